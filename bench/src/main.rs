@@ -6,6 +6,8 @@
 //! side by side with another build. `--mode MODE --churn SERVICES [KUBE-PROXY]` measures only the staleness of rules under
 //! endless changes.
 //!
+//! `ferry-bench --relay [WAY …]` compares the relay of mode userspace with a direct connection and with HAProxy, see [`relay`].
+//!
 //! `ferry-bench fleet [OPTION …]` measures the load of many proxies on an API server, see [`fleet`].
 //!
 //! Every part of every size is measured in a separate process, so that its memory is that of the size alone.
@@ -20,6 +22,7 @@ mod objects;
 mod pipeline;
 mod process;
 mod ranges;
+mod relay;
 mod stats;
 mod wide;
 
@@ -63,6 +66,9 @@ fn main() -> anyhow::Result<()> {
         ["--api", services, upstream] => api::run(mode, size(services)?, Some(Path::new(upstream))),
         ["--churn", services] => churn(mode, services, None),
         ["--churn", services, upstream] => churn(mode, services, Some(Path::new(upstream))),
+        ["--relay", names @ ..] => relay::run(names),
+        ["--relay-server"] => relay::server(),
+        ["--relay-process", address] => relay::relay_process(address),
         ["fleet", options @ ..] => fleet::run(options),
         ["--fleet-in", folder, options @ ..] => fleet::run_in(Path::new(folder), options),
         ["--upstream", upstream, sizes @ ..] => parts(mode, sizes, Some(upstream)),

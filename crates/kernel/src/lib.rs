@@ -8,6 +8,7 @@
 //!   and addresses) and [`dummy`] (the device of kind dummy that holds service addresses: its addresses in batches, and
 //!   notifications of its changes).
 //! - [`iptables`] runs the tools as child processes, prints and parses rules, and takes the xtables lock.
+//! - [`datagram`] receives and sends datagrams in batches, with their local addresses.
 //! - [`forward`] reads what any table's chains in the hook `forward` do with packets of connections.
 //! - [`sysctl`], [`module`] (whether a kernel module is loaded, loadable or absent), [`netns`], [`capability`], [`clock`]
 //!   (processor time), [`memory`] (heap, OOM score), [`process`] (a new run in its place) and [`profile`] (samples of stacks) are about
@@ -23,6 +24,7 @@ pub mod capability;
 pub mod children;
 pub mod clock;
 pub mod conntrack;
+pub mod datagram;
 pub mod dummy;
 pub mod errno;
 pub mod forward;

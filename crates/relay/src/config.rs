@@ -1,0 +1,97 @@
+//! The settings of a relay.
+
+use std::time::Duration;
+
+use crate::choose::MAX_TRIES;
+
+/// Settings of a relay. The defaults are those of upstream's mode userspace where it had any.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The number of threads that relay; at least one.
+    pub workers: usize,
+    /// The time limits of the tries of one connection, against one endpoint after another.
+    pub dial_limits: [Duration; MAX_TRIES],
+    /// What becomes of the TCP connections of an endpoint that is removed. UDP clients get another endpoint with their next
+    /// datagram.
+    pub removal: Removal,
+    /// How long a UDP association lasts without a datagram either way.
+    pub udp_idle: Duration,
+    /// The most open TCP connections of all ports.
+    pub max_connections: usize,
+    /// The most UDP associations of all ports.
+    pub max_associations: usize,
+    /// TCP keepalive on both sides of a connection.
+    pub keepalive: Keepalive,
+    /// Copies large streams in the kernel (`splice(2)`), where the system can. Otherwise all bytes pass through this process.
+    pub splice: bool,
+}
+
+/// What becomes of the established connections of a removed endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// They live until they end.
+    Keep,
+    /// They are reset if they still exist after this time.
+    Grace(Duration),
+    /// They are reset at once.
+    Cut,
+}
+
+/// TCP keepalive: a connection whose peer has vanished ends after `idle + interval * probes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Time without a byte before the first probe.
+    pub idle: Duration,
+    /// Time between probes.
+    pub interval: Duration,
+    /// Probes without an answer.
+    pub probes: u32,
+}
+
+/// Descriptors that [`Config::fit`] leaves to listeners, pipes and the rest of the program.
+const RESERVED: u64 = 1024;
+
+// === impl Config ===
+
+impl Config {
+    /// Lowers the limits of connections and associations to what so many descriptors allow, so that clients are refused and
+    /// counted before descriptors are exhausted: a connection takes two, an association one. Each kind may use half of them.
+    pub fn fit(&mut self, descriptors: u64) {
+        let available = usize::try_from(descriptors.saturating_sub(RESERVED)).unwrap_or(usize::MAX);
+        self.max_connections = self.max_connections.min(available / 4);
+        self.max_associations = self.max_associations.min(available / 2);
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            workers: cores.min(4),
+            dial_limits: [250, 500, 1000, 2000].map(Duration::from_millis),
+            removal: Removal::Keep,
+            udp_idle: Duration::from_millis(250),
+            max_connections: 100_000,
+            max_associations: 50_000,
+            keepalive: Keepalive { idle: Duration::from_secs(60), interval: Duration::from_secs(15), probes: 5 },
+            splice: true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_fit_the_descriptors() {
+        let limits = |descriptors| {
+            let mut config = Config::default();
+            config.fit(descriptors);
+            (config.max_connections, config.max_associations)
+        };
+        assert_eq!(limits(u64::MAX), (100_000, 50_000));
+        assert_eq!(limits(21_024), (5_000, 10_000));
+        assert_eq!(limits(100), (0, 0));
+    }
+}

@@ -1,0 +1,112 @@
+//! Copies through this process's memory, on any operating system.
+
+use std::io;
+
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::task::yield_now;
+
+use super::{Burst, Direction, Finish, TURN_BYTES};
+
+/// The buffer on the stack: most requests and answers of interactive protocols fit.
+pub(super) const SMALL_BYTES: usize = 4096;
+/// The buffer on the heap while a large stream flows.
+const LARGE_BYTES: usize = 32 << 10;
+
+/// What one read and one write have done.
+#[derive(Debug)]
+pub(super) enum Passed {
+    /// The source has no bytes for now.
+    Nothing,
+    /// The source has closed.
+    End,
+    /// All bytes were written; `filled`: they were as many as the buffer holds.
+    Bytes { count: usize, filled: bool },
+    /// The sink took `count` bytes; `rest` is still to be written.
+    Part { count: usize, rest: Box<[u8]> },
+}
+
+/// Stands for the pipes of systems that have `splice(2)`.
+#[cfg(not(target_os = "linux"))]
+#[derive(Debug)]
+pub(crate) struct Pipes;
+
+#[cfg(not(target_os = "linux"))]
+impl Pipes {
+    /// Nothing to keep.
+    pub(crate) fn new(_enabled: bool) -> Self {
+        Self
+    }
+
+    /// Copies a large stream until its source pauses.
+    pub(super) async fn burst(&self, direction: Direction<'_>) -> Result<Burst, Finish> {
+        burst(direction).await
+    }
+}
+
+/// Reads once into a buffer on the stack and writes the bytes, without waiting.
+pub(super) fn pass(from: &TcpStream, to: &TcpStream) -> Result<Passed, Finish> {
+    let mut buffer = [0; SMALL_BYTES];
+    let Some(count) = read(from, &mut buffer)? else { return Ok(Passed::Nothing) };
+    if count == 0 {
+        return Ok(Passed::End);
+    }
+    let bytes = buffer.get(..count).unwrap_or_default();
+    let written = match to.try_write(bytes) {
+        Ok(written) => written,
+        Err(error) if is_temporary(&error) => 0,
+        Err(_error) => return Err(Finish::SinkLost),
+    };
+    Ok(match bytes.get(written..) {
+        None | Some([]) => Passed::Bytes { count, filled: count == SMALL_BYTES },
+        Some(rest) => Passed::Part { count: written, rest: rest.into() },
+    })
+}
+
+/// Copies a large stream through a buffer on the heap until its source pauses.
+pub(super) async fn burst(direction: Direction<'_>) -> Result<Burst, Finish> {
+    let mut buffer = vec![0; LARGE_BYTES];
+    let (mut total, mut turn) = (0, 0);
+    loop {
+        match read(direction.from, &mut buffer)? {
+            None => return Ok(if total > SMALL_BYTES { Burst::Large } else { Burst::Small }),
+            Some(0) => return Ok(Burst::End),
+            Some(count) => {
+                direction.write_all(buffer.get(..count).unwrap_or_default()).await?;
+                total += count;
+                turn += count;
+            }
+        }
+        if turn >= TURN_BYTES {
+            turn = 0;
+            yield_now().await;
+        }
+    }
+}
+
+/// Reads once; `None` if there is nothing to read for now.
+///
+/// A read that does not fill the buffer has emptied the socket. The runtime learns that by `WouldBlock`, which saves the system
+/// call that would only return it; its notifications are edge-triggered, so the next bytes, or the end, wake it again.
+fn read(from: &TcpStream, buffer: &mut [u8]) -> Result<Option<usize>, Finish> {
+    let mut read = None;
+    let result = from.try_io(Interest::READABLE, || {
+        let count = receive(from, buffer)?;
+        read = Some(count);
+        if 0 < count && count < buffer.len() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    match result {
+        Err(error) if !is_temporary(&error) => Err(Finish::SourceLost),
+        Ok(()) | Err(_) => Ok(read),
+    }
+}
+
+fn receive(from: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    use std::io::Read as _;
+    (&*socket2::SockRef::from(from)).read(buffer)
+}
+
+/// True if the call is to be repeated, at once or when the socket is ready.
+fn is_temporary(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

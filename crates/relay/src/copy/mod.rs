@@ -1,0 +1,210 @@
+//! Copies bytes between the two sides of a connection, with half-close and back-pressure, until both directions have ended or one
+//! side is lost.
+//!
+//! A direction first copies through a small buffer on the stack, so an idle connection owns no buffer at all. When a read fills
+//! that buffer the stream is large, and is copied inside the kernel ([`splice`]), or through a larger buffer where the system
+//! cannot do that ([`buffered`]).
+
+mod buffered;
+#[cfg(target_os = "linux")]
+mod splice;
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+
+use socket2::SockRef;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use crate::counters::Count;
+use buffered::Passed;
+#[cfg(not(target_os = "linux"))]
+pub(crate) use buffered::Pipes;
+#[cfg(target_os = "linux")]
+pub(crate) use splice::Pipes;
+
+/// After this many bytes of one direction other connections get their turn.
+const TURN_BYTES: usize = 1 << 20;
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Both sides have closed, and all bytes were passed on.
+    Closed,
+    /// One side was reset, or lost: the other has to be reset too, since a regular end would claim that the stream is complete.
+    Lost(Side),
+}
+
+/// One of the two peers of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Client,
+    Server,
+}
+
+/// The counters of one direction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Meter<'a> {
+    pub(crate) port: &'a Count,
+    pub(crate) endpoint: &'a Count,
+}
+
+/// How one direction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finish {
+    /// The source closed, and its end was passed on.
+    Closed,
+    /// The source was reset, or lost.
+    SourceLost,
+    /// The sink takes no more.
+    SinkLost,
+}
+
+/// What a burst of copying ended with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Burst {
+    /// The source has no more bytes for now; it had less than a buffer on the stack holds.
+    Small,
+    /// The source has no more bytes for now; the stream is large.
+    Large,
+    /// The source has closed.
+    End,
+}
+
+/// The sockets and counters of one direction.
+#[derive(Clone, Copy, Debug)]
+struct Direction<'a> {
+    from: &'a TcpStream,
+    to: &'a TcpStream,
+    meter: Meter<'a>,
+}
+
+/// Copies both ways until the connection ends.
+pub(crate) async fn both_ways(
+    client: &TcpStream,
+    server: &TcpStream,
+    up: Meter<'_>,
+    down: Meter<'_>,
+    pipes: &Pipes,
+) -> Ending {
+    let mut upward = pin!(Direction { from: client, to: server, meter: up }.run(pipes));
+    let mut downward = pin!(Direction { from: server, to: client, meter: down }.run(pipes));
+    tokio::select! {
+        finish = &mut upward => rest(finish, (client, Side::Client), downward, Side::Server).await,
+        finish = &mut downward => rest(finish, (server, Side::Server), upward, Side::Client).await,
+    }
+}
+
+/// What remains after the direction from `source` to `sink` has ended.
+async fn rest(
+    finish: Finish,
+    (socket, source): (&TcpStream, Side),
+    other: impl Future<Output = Finish>,
+    sink: Side,
+) -> Ending {
+    match finish {
+        Finish::SourceLost => Ending::Lost(source),
+        // What the lost side has sent before is still delivered.
+        Finish::SinkLost => {
+            other.await;
+            Ending::Lost(sink)
+        }
+        Finish::Closed => tokio::select! {
+            finish = other => match finish {
+                Finish::Closed => Ending::Closed,
+                Finish::SourceLost => Ending::Lost(sink),
+                Finish::SinkLost => Ending::Lost(source),
+            },
+            () = lost(socket) => Ending::Lost(source),
+        },
+    }
+}
+
+/// Waits until the socket has an error: a reset, or keepalive without an answer. Nothing reads from it meanwhile.
+async fn lost(socket: &TcpStream) {
+    // Fails only when the runtime ends, and this with it.
+    if socket.ready(Interest::ERROR).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+// === impl Meter ===
+
+impl Meter<'_> {
+    fn count(&self, bytes: usize) {
+        let bytes = bytes as u64;
+        self.port.add(bytes);
+        self.endpoint.add(bytes);
+    }
+}
+
+// === impl Direction ===
+
+impl Direction<'_> {
+    async fn run(self, pipes: &Pipes) -> Finish {
+        match self.copy(pipes).await {
+            // The sink may be gone already, which the other direction notices.
+            Ok(()) => match SockRef::from(self.to).shutdown(std::net::Shutdown::Write) {
+                Ok(()) => Finish::Closed,
+                Err(_gone) => Finish::SinkLost,
+            },
+            Err(finish) => finish,
+        }
+    }
+
+    /// Copies until the source closes.
+    async fn copy(self, pipes: &Pipes) -> Result<(), Finish> {
+        let mut large = false;
+        loop {
+            poll_fn(|context| self.from.poll_read_ready(context)).await.map_err(|_error| Finish::SourceLost)?;
+            let burst = if large { pipes.burst(self).await? } else { self.pass().await? };
+            match burst {
+                Burst::Small => large = false,
+                Burst::Large => large = true,
+                Burst::End => return Ok(()),
+            }
+        }
+    }
+
+    /// Copies what one read of a small buffer yields.
+    async fn pass(self) -> Result<Burst, Finish> {
+        match buffered::pass(self.from, self.to)? {
+            Passed::Nothing => Ok(Burst::Small),
+            Passed::End => Ok(Burst::End),
+            Passed::Bytes { count, filled } => {
+                self.meter.count(count);
+                Ok(if filled { Burst::Large } else { Burst::Small })
+            }
+            Passed::Part { count, rest } => {
+                self.meter.count(count);
+                self.write_all(&rest).await?;
+                Ok(Burst::Large)
+            }
+        }
+    }
+
+    async fn write_all(self, mut bytes: &[u8]) -> Result<(), Finish> {
+        while !bytes.is_empty() {
+            match self.to.try_write(bytes) {
+                Ok(count) => {
+                    self.meter.count(count);
+                    bytes = bytes.get(count..).unwrap_or_default();
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.sink_ready().await?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_error) => return Err(Finish::SinkLost),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the sink takes bytes. A source that is lost meanwhile ends the wait, since nothing reads from it.
+    async fn sink_ready(self) -> Result<(), Finish> {
+        tokio::select! {
+            biased;
+            ready = poll_fn(|context| self.to.poll_write_ready(context)) => ready.map_err(|_error| Finish::SinkLost),
+            () = lost(self.from) => Err(Finish::SourceLost),
+        }
+    }
+}

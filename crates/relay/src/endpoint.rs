@@ -1,0 +1,89 @@
+//! One endpoint of a service port: its address, its counters, and its end.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use crate::counters::EndpointCounters;
+
+/// An endpoint. Connections hold it, so it outlives its removal from the port.
+#[derive(Debug)]
+pub struct Endpoint {
+    address: SocketAddr,
+    counters: EndpointCounters,
+    created: Instant,
+    /// Until when it stands behind the others, in milliseconds since `created`.
+    behind_until: AtomicU64,
+    removed: AtomicBool,
+    cut: AtomicBool,
+    cut_signal: Notify,
+}
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    /// An endpoint without connections.
+    pub fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            counters: EndpointCounters::default(),
+            created: Instant::now(),
+            behind_until: AtomicU64::new(0),
+            removed: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
+            cut_signal: Notify::new(),
+        }
+    }
+
+    /// Its address and port.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> &EndpointCounters {
+        &self.counters
+    }
+
+    /// True once the port doesn't have it any more: it gets no new connection, and no further datagram of a client.
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    /// Marks the endpoint as removed; its connections live on.
+    pub fn remove(&self) {
+        self.removed.store(true, Ordering::Release);
+    }
+
+    /// Resets its connections and ends its associations.
+    pub fn cut(&self) {
+        self.cut.store(true, Ordering::Release);
+        self.cut_signal.notify_waiters();
+    }
+
+    /// Waits until [`Self::cut`] is called.
+    pub(crate) async fn until_cut(&self) {
+        // Created before the flag is read: a signal after that wakes it.
+        let signal = self.cut_signal.notified();
+        if !self.cut.load(Ordering::Acquire) {
+            signal.await;
+        }
+    }
+
+    /// True while it stands behind the others after a failure.
+    pub(crate) fn is_behind(&self, now: Instant) -> bool {
+        self.milliseconds(now) < self.behind_until.load(Ordering::Relaxed)
+    }
+
+    /// Counts a failure and puts the endpoint behind the others for a while.
+    pub(crate) fn put_behind(&self, now: Instant, pause: Duration) {
+        self.counters.failures.increment();
+        self.behind_until.store(self.milliseconds(now + pause), Ordering::Relaxed);
+    }
+
+    fn milliseconds(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.created).as_millis()).unwrap_or(u64::MAX)
+    }
+}

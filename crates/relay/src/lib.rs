@@ -1,0 +1,44 @@
+//! Relays TCP connections and UDP datagrams from listeners to endpoints: the part of mode userspace that moves bytes. It knows
+//! nothing of Services, Kubernetes or nftables.
+//!
+//! - [`Relay`] (`relay.rs`) holds a set of listeners that changes while it runs; `listener.rs` opens one, serves it, and opens it
+//!   again after a failure; `socket.rs` has the options of sockets.
+//! - [`Port`] is what listeners serve: source ranges ([`SourceRanges`]), a limit, counters, and the choice of endpoints
+//!   ([`Choose`]). [`Balancer`] chooses round robin, with session affinity, failing endpoints last.
+//! - `tcp` accepts and dials; `copy` moves the bytes of a connection, large streams inside the kernel (`copy/splice.rs`), others
+//!   through a buffer on the stack (`copy/buffered.rs`), so that an idle connection owns neither buffer nor pipe.
+//! - `udp` has an association for each client of a listener.
+//! - [`Worker`] (`worker.rs`) is a thread with its runtime; a connection stays on one.
+//! - [`PortCounters`], [`EndpointCounters`] and [`Totals`] are read without a lock; [`raise_limit`] raises the limit of
+//!   descriptors.
+//!
+//! Read first: `relay.rs`, `tcp/connection.rs`, `copy/mod.rs`.
+
+mod balancer;
+mod choose;
+mod config;
+mod copy;
+mod counters;
+mod descriptors;
+mod endpoint;
+mod listener;
+mod port;
+mod relay;
+mod socket;
+mod sources;
+mod tcp;
+mod udp;
+mod worker;
+
+pub use balancer::{Balancer, DEFAULT_PENALTY};
+pub use choose::{Choice, Choose, MAX_TRIES};
+pub use config::{Config, Keepalive, Removal};
+pub use counters::{Count, EndpointCounters, Gauge, PortCounters, Totals};
+pub use descriptors::raise_limit;
+pub use endpoint::Endpoint;
+pub use listener::{Listener, ListenerState};
+pub use port::Port;
+pub use relay::{ListenerId, Relay};
+pub use socket::{Bind, Protocol};
+pub use sources::SourceRanges;
+pub use worker::Worker;

@@ -1,0 +1,88 @@
+//! Accepts the connections of one listener and gives each to a thread.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
+
+use super::connection::{self, Admitted};
+use crate::descriptors;
+use crate::port::Port;
+use crate::worker::{Seat, least_loaded};
+
+/// Pauses while descriptors are exhausted: connections wait in the kernel's queue, and the thread does not spin.
+const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+
+/// Accepts until the listener fails, and returns the error. `port` returns what the listener serves at the moment; `at` is the
+/// position of this thread among all.
+pub(crate) async fn accept(
+    listener: &TcpListener,
+    port: impl Fn() -> Arc<Port>,
+    seats: &Arc<[Seat]>,
+    at: usize,
+) -> io::Error {
+    let Some(seat) = seats.get(at) else { return io::ErrorKind::NotFound.into() };
+    let mut pause = None;
+    loop {
+        match listener.accept().await {
+            Ok((stream, client)) => {
+                pause = None;
+                let admitted = Admitted::new(stream, client.ip(), &port(), &seat.context);
+                if let Some(admitted) = admitted {
+                    start(admitted, seats, at);
+                }
+            }
+            Err(error) if descriptors::are_exhausted(&error) => {
+                seat.context.totals.exhausted.increment();
+                if pause.is_none() {
+                    tracing::warn!(%error, port = port().name(), "cannot accept connections; they wait, raise the limit");
+                }
+                let [first, longest] = PAUSES;
+                let next = pause.map_or(first, |before: Duration| longest.min(2 * before));
+                pause = Some(next);
+                sleep(next).await;
+            }
+            // The client has gone while it waited, or a network error of its connection (accept(2), "Error handling").
+            Err(error) if is_of_connection(&error) => {}
+            Err(error) => return error,
+        }
+    }
+}
+
+fn is_of_connection(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errors = [
+        Errno::CONNABORTED,
+        Errno::INTR,
+        Errno::PROTO,
+        Errno::NETDOWN,
+        Errno::NOPROTOOPT,
+        Errno::HOSTDOWN,
+        Errno::HOSTUNREACH,
+        Errno::NETUNREACH,
+        Errno::OPNOTSUPP,
+        Errno::PERM,
+        Errno::CONNRESET,
+        Errno::TIMEDOUT,
+    ];
+    Errno::from_io_error(error).is_some_and(|errno| errors.contains(&errno))
+}
+
+/// Serves a connection on this thread, or on one that has fewer.
+fn start(admitted: Admitted, seats: &Arc<[Seat]>, at: usize) {
+    let Some(other) = least_loaded(seats, at).and_then(|other| seats.get(other)) else {
+        tokio::spawn(connection::serve(admitted));
+        return;
+    };
+    let Admitted { stream, permit, client, context: _here } = admitted;
+    let Ok(stream) = stream.into_std() else { return };
+    let context = Arc::clone(&other.context);
+    other.handle.spawn(async move {
+        // Registers the socket with the other thread's runtime.
+        if let Ok(stream) = TcpStream::from_std(stream) {
+            connection::serve(Admitted::moved(stream, client, permit, context)).await;
+        }
+    });
+}

@@ -1,0 +1,72 @@
+//! Dials the endpoints of a choice, one after another, with a time limit for each try.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpStream;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
+
+use crate::choose::Choice;
+use crate::config::Keepalive;
+use crate::descriptors;
+use crate::endpoint::Endpoint;
+use crate::port::{Port, Refusal};
+use crate::socket;
+use crate::worker::Context;
+
+/// Connects to the first endpoint that answers. One that refuses is not tried again; one that doesn't answer in time is, with a
+/// longer limit, if there are fewer endpoints than tries.
+pub(super) async fn dial(
+    port: &Port,
+    mut choice: Choice,
+    client: IpAddr,
+    context: &Context,
+) -> Result<(TcpStream, Arc<Endpoint>), Refusal> {
+    let mut tries = 0;
+    for (count, &limit) in context.config.dial_limits.iter().enumerate() {
+        let Some(endpoint) = choice.of_try(tries) else { break };
+        if count > 0 {
+            port.counters().retries.increment();
+        }
+        match connect(endpoint.address(), limit, context.config.keepalive).await {
+            Ok(Ok(stream)) => {
+                port.choose().connected(client, &endpoint, Instant::now());
+                return Ok((stream, endpoint));
+            }
+            Ok(Err(error)) if descriptors::are_exhausted(&error) => return Err(exhausted(port, context, &error)),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, port = port.name(), endpoint = %endpoint.address(), "cannot connect");
+                // The next one moves into its place.
+                choice.discard(&endpoint);
+            }
+            Err(_elapsed) => tries += 1,
+        }
+        port.choose().failed(client, &endpoint, Instant::now());
+    }
+    Err(Refusal::Failed)
+}
+
+/// Connects within a time limit.
+async fn connect(address: SocketAddr, limit: Duration, keepalive: Keepalive) -> Result<io::Result<TcpStream>, Elapsed> {
+    let stream = match socket::connect(address, keepalive).and_then(TcpStream::from_std) {
+        Ok(stream) => stream,
+        Err(error) => return Ok(Err(error)),
+    };
+    // An endpoint on this node has answered already, which saves the timer and a turn of the thread.
+    if stream.peer_addr().is_ok() {
+        return Ok(Ok(stream));
+    }
+    let ready = timeout(limit, stream.writable()).await?;
+    let outcome = ready.and_then(|()| stream.take_error()).and_then(|error| error.map_or(Ok(()), Err));
+    Ok(outcome.map(|()| stream))
+}
+
+/// Not the endpoint's fault: no try with another can succeed.
+fn exhausted(port: &Port, context: &Context, error: &io::Error) -> Refusal {
+    context.totals.exhausted.increment();
+    tracing::debug!(%error, port = port.name(), "cannot open a connection to an endpoint");
+    Refusal::Exhausted
+}

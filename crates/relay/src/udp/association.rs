@@ -1,0 +1,193 @@
+//! One association: a client, an endpoint, and the socket between them.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::io::{Interest, Ready};
+use tokio::net::UdpSocket;
+use tokio::sync::Notify;
+use tokio::time::sleep_until;
+
+use super::ALL;
+use super::table::{Client, Table};
+use crate::descriptors;
+use crate::endpoint::Endpoint;
+use crate::port::{Permit, Port, Refusal};
+use crate::worker::Context;
+
+/// An association. Its task and the listener's table hold it.
+#[derive(Debug)]
+pub(super) struct Association {
+    client: Client,
+    endpoint: Arc<Endpoint>,
+    socket: UdpSocket,
+    permit: Permit,
+    created: Instant,
+    /// The last datagram of either side, in milliseconds since `created`.
+    used: AtomicU64,
+    over: Notify,
+}
+
+/// A socket that is connected to the first endpoint of the port's choice that has a route.
+pub(super) fn connect(port: &Port, client: IpAddr, context: &Context) -> Result<(UdpSocket, Arc<Endpoint>), Refusal> {
+    for (tries, endpoint) in port.choice(client)?.endpoints().enumerate() {
+        if tries > 0 {
+            port.counters().retries.increment();
+        }
+        match open(endpoint.address()) {
+            Ok(socket) => return Ok((socket, Arc::clone(endpoint))),
+            Err(error) if descriptors::are_exhausted(&error) => {
+                context.totals.exhausted.increment();
+                return Err(Refusal::Exhausted);
+            }
+            Err(error) => {
+                tracing::debug!(%error, port = port.name(), endpoint = %endpoint.address(), "cannot send datagrams");
+                port.choose().failed(client, endpoint, Instant::now());
+            }
+        }
+    }
+    Err(Refusal::Failed)
+}
+
+fn open(endpoint: SocketAddr) -> io::Result<UdpSocket> {
+    let unspecified: IpAddr = match endpoint {
+        SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = std::net::UdpSocket::bind((unspecified, 0))?;
+    socket.set_nonblocking(true)?;
+    socket.connect(endpoint)?;
+    UdpSocket::from_std(socket)
+}
+
+// === impl Association ===
+
+impl Association {
+    /// Puts an association into the table and starts its task.
+    pub(super) fn start(
+        socket: UdpSocket,
+        endpoint: Arc<Endpoint>,
+        permit: Permit,
+        client: Client,
+        table: &Arc<Table<Self>>,
+        listener: &Arc<UdpSocket>,
+        context: &Arc<Context>,
+    ) -> Arc<Self> {
+        permit.port().counters().associations.increment();
+        endpoint.counters().connections.increment();
+        endpoint.counters().open.enter(usize::MAX);
+        let (created, used, over) = (Instant::now(), AtomicU64::new(0), Notify::new());
+        let association = Arc::new(Self { client, endpoint, socket, permit, created, used, over });
+        table.insert(client, Arc::clone(&association));
+        tokio::spawn(run(Arc::clone(&association), Arc::clone(table), Arc::clone(listener), Arc::clone(context)));
+        association
+    }
+
+    pub(super) fn socket(&self) -> &UdpSocket {
+        &self.socket
+    }
+
+    /// False if the client is to get a new association: its endpoint was removed, or the listener serves another port.
+    pub(super) fn serves(&self, port: &Arc<Port>) -> bool {
+        !self.endpoint.is_removed() && Arc::ptr_eq(self.permit.port(), port)
+    }
+
+    /// Ends the association.
+    pub(super) fn end(&self) {
+        self.over.notify_one();
+    }
+
+    /// Ends the association because of an error of its endpoint.
+    pub(super) fn fail(&self, error: &io::Error) {
+        let (port, endpoint) = (self.permit.port(), self.endpoint.address());
+        tracing::debug!(%error, port = port.name(), %endpoint, "association ended");
+        port.choose().failed(self.client.address.ip(), &self.endpoint, Instant::now());
+        self.end();
+    }
+
+    /// Counts bytes of the client, and postpones the end.
+    pub(super) fn count_to_endpoint(&self, bytes: usize) {
+        self.permit.port().counters().bytes_to_endpoints.add(bytes as u64);
+        self.endpoint.counters().bytes_to_endpoint.add(bytes as u64);
+        self.touch();
+    }
+
+    fn count_to_client(&self, bytes: usize) {
+        self.permit.port().counters().bytes_to_clients.add(bytes as u64);
+        self.endpoint.counters().bytes_from_endpoint.add(bytes as u64);
+        self.touch();
+    }
+
+    fn touch(&self) {
+        let milliseconds = u64::try_from(self.created.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.used.store(milliseconds, Ordering::Relaxed);
+    }
+
+    /// When the association ends if there is no further datagram.
+    fn end_if_idle(&self, idle: Duration) -> Instant {
+        self.created + Duration::from_millis(self.used.load(Ordering::Relaxed)) + idle
+    }
+
+    /// Passes the endpoint's datagrams on, without waiting.
+    fn answer(&self, ready: Ready, listener: &UdpSocket, context: &Context) -> io::Result<()> {
+        let mut datagrams = context.datagrams.lock().unwrap_or_else(PoisonError::into_inner);
+        // The runtime clears the readiness of one interest at a time, none of a combination.
+        let interest = if ready.is_readable() { Interest::READABLE } else { Interest::ERROR };
+        self.socket.try_io(interest, || datagrams.receive(self.socket.as_fd()))?;
+        let received = datagrams.received();
+        let positions = ALL.get(..received.len()).unwrap_or_default();
+        let route = (self.client.address, self.client.local);
+        let sent = datagrams.send(listener.as_fd(), positions, Some(route)).unwrap_or_else(|error| {
+            tracing::debug!(%error, client = %self.client.address, "cannot answer a client");
+            0
+        });
+        self.permit.port().counters().dropped_datagrams.add((received.len() - sent) as u64);
+        self.count_to_client(received.iter().take(sent).map(|received| received.length).sum());
+        Ok(())
+    }
+}
+
+impl Drop for Association {
+    fn drop(&mut self) {
+        self.endpoint.counters().open.leave();
+    }
+}
+
+/// Passes answers to the client until the association ends, and takes it out of the table.
+async fn run(
+    association: Arc<Association>,
+    table: Arc<Table<Association>>,
+    listener: Arc<UdpSocket>,
+    context: Arc<Context>,
+) {
+    loop {
+        let end = association.end_if_idle(context.config.udp_idle);
+        tokio::select! {
+            biased;
+            () = association.over.notified() => break,
+            () = association.endpoint.until_cut() => break,
+            // An ICMP error makes the socket ready with an error alone.
+            ready = association.socket.ready(Interest::READABLE | Interest::ERROR) => {
+                let answered = ready.and_then(|ready| association.answer(ready, &listener, &context));
+                match answered {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => {
+                        association.fail(&error);
+                        break;
+                    }
+                }
+            }
+            () = sleep_until(end.into()) => {
+                if association.end_if_idle(context.config.udp_idle) <= Instant::now() {
+                    break;
+                }
+            }
+        }
+    }
+    table.remove(&association.client, &association);
+}

@@ -1,0 +1,182 @@
+//! UDP: an association for each client of a listener, with a connected socket towards one endpoint.
+//!
+//! The listener's task receives the datagrams of all clients in batches and passes them to the associations' sockets; the task of
+//! each association passes the answers back through the listener's socket, until neither side has sent a datagram for the idle
+//! time, or an ICMP error arrives.
+
+mod association;
+mod table;
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+use ferry_kernel::datagram::{BATCH, Datagrams, Received, report_local_address};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+
+use crate::port::{Kind, Permit, Port, Refusal};
+use crate::worker::Context;
+use association::Association;
+use table::{Client, Table};
+
+/// Datagrams of one client in a batch, by position.
+struct Group {
+    client: Client,
+    positions: Vec<usize>,
+}
+
+/// Ends all associations of a listener when it is dropped.
+struct EndAll(Arc<Table<Association>>);
+
+/// Relays the datagrams of one listener until its socket fails, and returns the error. `port` returns what it serves at the
+/// moment. Its associations end with it.
+pub(crate) async fn relay(socket: &Arc<UdpSocket>, port: impl Fn() -> Arc<Port>, context: &Arc<Context>) -> io::Error {
+    if let Err(error) = report_address_if_unspecified(socket) {
+        return error;
+    }
+    let table = Arc::new(Table::new());
+    let _ended_with_the_listener = EndAll(Arc::clone(&table));
+    loop {
+        if let Err(error) = socket.readable().await {
+            return error;
+        }
+        let port = port();
+        let mut datagrams = context.datagrams.lock().unwrap_or_else(PoisonError::into_inner);
+        match socket.try_io(Interest::READABLE, || datagrams.receive(socket.as_fd())) {
+            Ok(()) => {
+                let relay = Batch { socket, table: &table, port: &port, context, datagrams: &datagrams };
+                relay.pass_on();
+            }
+            Err(error) if is_temporary(&error) => {}
+            Err(error) => return error,
+        }
+    }
+}
+
+/// A socket that is bound to all addresses has to answer from the address that the client has sent to.
+fn report_address_if_unspecified(socket: &UdpSocket) -> io::Result<()> {
+    let address = socket.local_addr()?;
+    if address.ip().is_unspecified() { report_local_address(socket.as_fd(), address.is_ipv6()) } else { Ok(()) }
+}
+
+/// Errors after which the socket goes on; those of ICMP concern an answer that was sent to a client.
+fn is_temporary(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    if error.kind() == io::ErrorKind::WouldBlock {
+        return true;
+    }
+    let errors = [
+        Errno::INTR,
+        Errno::CONNREFUSED,
+        Errno::HOSTUNREACH,
+        Errno::NETUNREACH,
+        Errno::HOSTDOWN,
+        Errno::MSGSIZE,
+        Errno::NOBUFS,
+        Errno::NOMEM,
+    ];
+    Errno::from_io_error(error).is_some_and(|errno| errors.contains(&errno))
+}
+
+/// A batch of received datagrams, and where they go.
+struct Batch<'a> {
+    socket: &'a Arc<UdpSocket>,
+    table: &'a Arc<Table<Association>>,
+    port: &'a Arc<Port>,
+    context: &'a Arc<Context>,
+    datagrams: &'a Datagrams,
+}
+
+// === impl EndAll ===
+
+impl Drop for EndAll {
+    fn drop(&mut self) {
+        for association in self.0.all() {
+            association.end();
+        }
+    }
+}
+
+// === impl Batch ===
+
+impl Batch<'_> {
+    fn pass_on(&self) {
+        for group in groups(self.datagrams.received()) {
+            let client = group.client.address.ip();
+            let sent = if self.port.admits(client) { self.send(&group) } else { Err(Refusal::Source) };
+            if let Err(refusal) = sent {
+                self.port.count_refusal(refusal);
+            }
+        }
+    }
+
+    /// Sends the datagrams of a client to its association, a new one if it has none.
+    fn send(&self, group: &Group) -> Result<(), Refusal> {
+        let association = match self.table.find(&group.client) {
+            Some(association) if association.serves(self.port) => association,
+            Some(stale) => {
+                stale.end();
+                self.associate(group)?
+            }
+            None => self.associate(group)?,
+        };
+        let bytes = self.bytes(group);
+        match self.datagrams.send(association.socket().as_fd(), &group.positions, None) {
+            Ok(sent) => {
+                self.port.counters().dropped_datagrams.add((group.positions.len() - sent) as u64);
+                association.count_to_endpoint(bytes);
+            }
+            Err(error) => {
+                self.port.counters().dropped_datagrams.add(group.positions.len() as u64);
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    association.fail(&error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of all datagrams of a group.
+    fn bytes(&self, group: &Group) -> usize {
+        let received = self.datagrams.received();
+        group.positions.iter().filter_map(|&position| received.get(position)).map(|received| received.length).sum()
+    }
+
+    fn associate(&self, group: &Group) -> Result<Arc<Association>, Refusal> {
+        let client = group.client;
+        let permit =
+            Permit::new(self.port, &self.context.totals, Kind::Association, self.context.config.max_associations)?;
+        let (socket, endpoint) = association::connect(self.port, client.address.ip(), self.context)?;
+        self.port.choose().connected(client.address.ip(), &endpoint, Instant::now());
+        Ok(Association::start(socket, endpoint, permit, client, self.table, self.socket, self.context))
+    }
+}
+
+/// The datagrams of a batch by client, in the order of each client's first one.
+fn groups(received: &[Received]) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::with_capacity(received.len());
+    for (position, received) in received.iter().enumerate() {
+        let client = Client { address: received.source, local: received.local };
+        match groups.iter_mut().find(|group| group.client == client) {
+            Some(group) => group.positions.push(position),
+            None => groups.push(Group { client, positions: vec![position] }),
+        }
+    }
+    groups
+}
+
+/// All positions of a batch.
+const ALL: [usize; BATCH] = {
+    let mut all = [0; BATCH];
+    let mut position = 0;
+    while position < BATCH {
+        #[expect(clippy::indexing_slicing, reason = "checked by the compiler: evaluated at compile time")]
+        {
+            all[position] = position;
+        }
+        position += 1;
+    }
+    all
+};

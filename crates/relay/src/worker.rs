@@ -1,0 +1,85 @@
+//! The threads that relay: each runs a single-threaded runtime. A connection stays on its thread, so threads share nothing but
+//! counters and the choice of endpoints.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use ferry_kernel::datagram::Datagrams;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::Notify;
+
+use crate::config::Config;
+use crate::copy::Pipes;
+use crate::counters::Totals;
+
+/// One of the relay's threads, not started yet: the caller provides the thread, and calls [`Worker::run`] on it.
+#[derive(Debug)]
+pub struct Worker {
+    runtime: Runtime,
+    stop: Arc<Notify>,
+}
+
+/// What the tasks of one thread share.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) config: Arc<Config>,
+    pub(crate) totals: Arc<Totals>,
+    pub(crate) pipes: Pipes,
+    /// Buffers for datagrams; a task holds them only between two waits.
+    pub(crate) datagrams: Mutex<Datagrams>,
+    /// Open connections of this thread.
+    pub(crate) connections: AtomicUsize,
+}
+
+/// How other threads reach one.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    pub(crate) handle: Handle,
+    pub(crate) context: Arc<Context>,
+    stop: Arc<Notify>,
+}
+
+// === impl Worker ===
+
+impl Worker {
+    pub(crate) fn new(config: &Arc<Config>, totals: &Arc<Totals>) -> io::Result<(Self, Seat)> {
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+        let stop = Arc::new(Notify::new());
+        let context = Arc::new(Context {
+            config: Arc::clone(config),
+            totals: Arc::clone(totals),
+            pipes: Pipes::new(config.splice),
+            datagrams: Mutex::new(Datagrams::new()),
+            connections: AtomicUsize::new(0),
+        });
+        let seat = Seat { handle: runtime.handle().clone(), context, stop: Arc::clone(&stop) };
+        Ok((Self { runtime, stop }, seat))
+    }
+
+    /// Relays on the calling thread until the relay stops; then its connections are reset. The thread's network namespace is
+    /// the one in which endpoints are reached.
+    pub fn run(self) {
+        self.runtime.block_on(self.stop.notified());
+    }
+}
+
+// === impl Seat ===
+
+impl Seat {
+    pub(crate) fn stop(&self) {
+        self.stop.notify_one();
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.context.connections.load(Ordering::Relaxed)
+    }
+}
+
+/// The thread for a connection that the thread `at` has accepted, if it is another one: one with fewer connections.
+pub(crate) fn least_loaded(seats: &[Seat], at: usize) -> Option<usize> {
+    let own = seats.get(at)?.connections();
+    let (least, connections) =
+        seats.iter().map(Seat::connections).enumerate().min_by_key(|&(_, connections)| connections)?;
+    (connections < own).then_some(least)
+}

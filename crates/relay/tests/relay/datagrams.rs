@@ -1,0 +1,211 @@
+//! UDP: answers, associations and their end.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ferry_relay::{Config, ListenerId, Protocol, SourceRanges};
+
+use crate::kit::{LOOPBACK, Running, config, eventually, isolated, port};
+
+/// Clients in the test; the benchmark has 50,000.
+const MANY: usize = 4_000;
+
+/// An endpoint that answers each datagram with its name and the same bytes.
+struct Echo {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Echo {
+    fn new(name: u8, address: SocketAddr) -> Self {
+        let socket = UdpSocket::bind(address).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let address = socket.local_addr().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut buffer = vec![name; 65_536];
+            while !stopped.load(Ordering::Relaxed) {
+                if let Ok((count, client)) = socket.recv_from(&mut buffer[1..]) {
+                    // A client that has gone refuses the answer.
+                    drop(socket.send_to(&buffer[..=count], client));
+                }
+            }
+        });
+        Self { address, stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn client(to: SocketAddr) -> UdpSocket {
+    let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
+    let socket = UdpSocket::bind(any).unwrap();
+    socket.connect(to).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    socket
+}
+
+/// Sends until an answer comes, and returns the name in it. A connected client takes answers from the address it sends to only.
+fn asks(client: &UdpSocket, question: &[u8]) -> u8 {
+    let mut name = 0;
+    eventually("an answer", || {
+        let mut answer = vec![0; 65_536];
+        client.send(question).unwrap();
+        let received = client.recv(&mut answer);
+        name = answer[0];
+        received.is_ok_and(|count| &answer[1..count] == question)
+    });
+    name
+}
+
+/// No association ends by itself during a test.
+fn patient() -> Config {
+    Config { udp_idle: Duration::from_secs(600), ..config() }
+}
+
+#[test]
+fn datagrams_of_any_size_are_answered_from_the_address_they_were_sent_to() {
+    isolated(|| {
+        for (listen, to, endpoint) in [
+            ("127.0.0.1:0", "127.0.0.1", "127.0.0.2:0"),
+            ("0.0.0.0:0", "127.0.0.7", "127.0.0.1:0"),
+            ("[::]:0", "::1", "[::1]:0"),
+        ] {
+            let echo = Echo::new(b'a', endpoint.parse().unwrap());
+            let (_balancer, port) = port(&[echo.address]);
+            let relay = Running::new(patient());
+            let bound = relay.listen(1, Protocol::Udp, listen.parse().unwrap(), &port);
+            let client = client(SocketAddr::new(to.parse().unwrap(), bound.port()));
+            let mut bytes = 0;
+            for size in [1, 0, 1400, 60_000] {
+                assert_eq!(asks(&client, &vec![7; size]), b'a');
+                bytes += size as u64;
+            }
+            let counters = port.counters();
+            // The endpoint's name is a byte of each answer.
+            eventually("the last answer is counted", || counters.bytes_to_clients.value() >= bytes + 4);
+            assert!(counters.bytes_to_endpoints.value() >= bytes);
+            assert_eq!((counters.associations.value(), counters.open_associations.value()), (1, 1));
+        }
+    });
+}
+
+#[test]
+fn clients_have_associations_of_their_own_which_expire() {
+    isolated(|| {
+        let echoes = [Echo::new(b'a', LOOPBACK), Echo::new(b'b', LOOPBACK)];
+        let (balancer, port) = port(&[echoes[0].address, echoes[1].address]);
+        let relay = Running::new(Config { udp_idle: Duration::from_millis(1500), ..config() });
+        let address = relay.listen(1, Protocol::Udp, LOOPBACK, &port);
+        let clients: Vec<_> = (0..4).map(|_| client(address)).collect();
+        let names: Vec<u8> = clients.iter().map(|client| asks(client, b"question")).collect();
+        assert_eq!(names, b"abab", "endpoints take turns");
+        let again: Vec<u8> = clients.iter().map(|client| asks(client, b"question")).collect();
+        assert_eq!(again, names);
+        eventually("all have expired", || relay.totals().open_associations.value() == 0);
+        assert!(balancer.endpoints().iter().all(|endpoint| endpoint.counters().open.value() == 0));
+        assert_eq!(asks(&clients[0], b"question"), b'a', "the turn is the first one's again");
+    });
+}
+
+#[test]
+fn an_icmp_error_ends_an_association_at_once() {
+    isolated(|| {
+        let echo = Echo::new(b'b', LOOPBACK);
+        let gone = UdpSocket::bind(LOOPBACK).unwrap();
+        let (balancer, port) = port(&[gone.local_addr().unwrap(), echo.address]);
+        let relay = Running::new(patient());
+        let client = client(relay.listen(1, Protocol::Udp, LOOPBACK, &port));
+        client.send(b"question").unwrap();
+        gone.recv(&mut [0; 100]).unwrap();
+        assert_eq!(port.counters().open_associations.value(), 1);
+        drop(gone);
+        client.send(b"question").unwrap();
+        eventually("it has ended", || port.counters().open_associations.value() == 0);
+        assert_eq!(balancer.endpoints()[0].counters().failures.value(), 1);
+        assert_eq!(asks(&client, b"question"), b'b', "the endpoint that failed stands behind the other");
+    });
+}
+
+#[test]
+fn a_client_of_a_removed_endpoint_gets_another_with_its_next_datagram() {
+    isolated(|| {
+        let (first, second) = (Echo::new(b'a', LOOPBACK), Echo::new(b'b', LOOPBACK));
+        let (balancer, port) = port(&[first.address]);
+        let relay = Running::new(patient());
+        let client = client(relay.listen(1, Protocol::Udp, LOOPBACK, &port));
+        assert_eq!(asks(&client, b"question"), b'a');
+        relay.replace_endpoints(&balancer, &[second.address]);
+        assert_eq!(asks(&client, b"question"), b'b');
+        eventually("the old association has ended", || port.counters().open_associations.value() == 1);
+    });
+}
+
+#[test]
+fn refusals_are_counted_and_nothing_is_answered() {
+    isolated(|| {
+        let echo = Echo::new(b'a', LOOPBACK);
+        let (balancer, port) = port(&[]);
+        let relay = Running::new(Config { max_associations: 1, ..patient() });
+        let address = relay.listen(1, Protocol::Udp, LOOPBACK, &port);
+        let (first, second) = (client(address), client(address));
+        let counters = port.counters();
+        first.send(b"question").unwrap();
+        eventually("refused without an endpoint", || counters.refused_without_endpoint.value() == 1);
+        relay.replace_endpoints(&balancer, &[echo.address]);
+        port.set_sources(Some(SourceRanges::default()));
+        first.send(b"question").unwrap();
+        eventually("refused outside the ranges", || counters.refused_sources.value() == 1);
+        port.set_sources(None);
+        assert_eq!(asks(&first, b"question"), b'a');
+        second.send(b"question").unwrap();
+        eventually("refused at the limit", || counters.refused_at_limit.value() == 1);
+        assert_eq!(second.recv(&mut [0; 10]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    });
+}
+
+#[test]
+fn a_removed_listener_takes_its_associations_along() {
+    isolated(|| {
+        let echo = Echo::new(b'a', LOOPBACK);
+        let (_balancer, port) = port(&[echo.address]);
+        let relay = Running::new(patient());
+        let address = relay.listen(1, Protocol::Udp, LOOPBACK, &port);
+        let clients: Vec<_> = (0..20).map(|_| client(address)).collect();
+        for client in &clients {
+            asks(client, b"question");
+        }
+        assert_eq!(relay.totals().open_associations.value(), 20);
+        assert!(relay.remove(ListenerId(1)));
+        eventually("they have ended", || relay.totals().open_associations.value() == 0);
+        // The address is free.
+        assert_eq!(UdpSocket::bind(address).unwrap().local_addr().unwrap(), address);
+    });
+}
+
+#[test]
+fn thousands_of_clients() {
+    isolated(|| {
+        let echo = Echo::new(b'a', LOOPBACK);
+        let (_balancer, port) = port(&[echo.address]);
+        let relay = Running::new(patient());
+        let address = relay.listen(1, Protocol::Udp, LOOPBACK, &port);
+        let clients: Vec<_> = (0..MANY).map(|_| client(address)).collect();
+        for (number, client) in clients.iter().enumerate() {
+            asks(client, &number.to_be_bytes());
+        }
+        assert_eq!(relay.totals().open_associations.value(), MANY);
+        assert_eq!(port.counters().associations.value(), MANY as u64);
+    });
+}

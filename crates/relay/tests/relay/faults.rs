@@ -1,0 +1,197 @@
+//! Endpoints that refuse, don't answer, or vanish; readers that are slow; ports without endpoints.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use ferry_relay::{Config, Protocol, SourceRanges};
+use socket2::{Domain, Socket, Type};
+
+use crate::kit::{
+    Echo, LOOPBACK, Running, config, converses, eventually, greeted, is_refused, is_reset, isolated, port,
+};
+
+/// An address that nothing listens at: its socket is bound, so nothing else takes it, and refuses connections.
+fn refusing() -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&LOOPBACK.into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
+}
+
+/// A listener with a full queue: the kernel drops further attempts, so a connection attempt gets no answer.
+fn black_hole() -> (Socket, Vec<TcpStream>, SocketAddr) {
+    let (socket, address) = refusing();
+    socket.listen(0).unwrap();
+    let mut filling = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(50)) {
+        filling.push(stream);
+    }
+    (socket, filling, address)
+}
+
+#[test]
+fn the_next_endpoint_serves_where_one_refuses_and_then_comes_first() {
+    isolated(|| {
+        let (echo, (_bound, refusing)) = (Echo::new(b'a'), refusing());
+        let (balancer, port) = port(&[refusing, echo.address]);
+        let relay = Running::new(config());
+        let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
+        for _ in 0..4 {
+            let (mut stream, name) = greeted(address).unwrap();
+            assert_eq!(name, b'a');
+            converses(&mut stream).unwrap();
+        }
+        assert_eq!(port.counters().retries.value(), 1, "the refusing endpoint stands behind the other");
+        assert_eq!(port.counters().failures.value(), 0);
+        assert_eq!(balancer.endpoints()[0].counters().failures.value(), 1);
+        assert_eq!(balancer.endpoints()[1].counters().connections.value(), 4);
+    });
+}
+
+#[test]
+fn the_next_endpoint_serves_where_one_does_not_answer() {
+    isolated(|| {
+        let (echo, (_full, _filling, black_hole)) = (Echo::new(b'a'), black_hole());
+        let (balancer, port) = port(&[black_hole, echo.address]);
+        let relay = Running::new(config());
+        let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
+        let start = Instant::now();
+        assert_eq!(greeted(address).unwrap().1, b'a');
+        assert!(start.elapsed() >= Duration::from_millis(250));
+        assert_eq!(balancer.endpoints()[0].counters().failures.value(), 1);
+        assert_eq!(port.counters().retries.value(), 1);
+    });
+}
+
+#[test]
+fn an_endpoint_alone_is_tried_with_each_limit_and_then_the_client_is_refused() {
+    isolated(|| {
+        let (_full, _filling, black_hole) = black_hole();
+        let (balancer, port) = port(&[black_hole]);
+        let limits = [20, 30, 40, 50].map(Duration::from_millis);
+        let relay = Running::new(Config { dial_limits: limits, ..config() });
+        let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
+        let start = Instant::now();
+        assert!(is_refused(address));
+        assert!(start.elapsed() >= limits.iter().sum());
+        assert_eq!(balancer.endpoints()[0].counters().failures.value(), 4);
+        assert_eq!((port.counters().retries.value(), port.counters().failures.value()), (3, 1));
+    });
+}
+
+#[test]
+fn an_endpoint_that_refuses_is_not_tried_again() {
+    isolated(|| {
+        let (_bound, refusing) = refusing();
+        let (balancer, port) = port(&[refusing]);
+        let relay = Running::new(config());
+        assert!(is_refused(relay.listen(1, Protocol::Tcp, LOOPBACK, &port)));
+        assert_eq!(balancer.endpoints()[0].counters().failures.value(), 1);
+        assert_eq!((port.counters().retries.value(), port.counters().failures.value()), (0, 1));
+    });
+}
+
+#[test]
+fn without_an_endpoint_or_outside_the_ranges_the_client_is_refused() {
+    isolated(|| {
+        let (balancer, port) = port(&[]);
+        let relay = Running::new(config());
+        let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
+        assert!(is_refused(address));
+        assert_eq!(port.counters().refused_without_endpoint.value(), 1);
+
+        let echo = Echo::new(b'a');
+        relay.replace_endpoints(&balancer, &[echo.address]);
+        port.set_sources(Some(SourceRanges::new(["192.0.2.0/24".parse().unwrap()])));
+        assert!(is_refused(address));
+        assert_eq!(port.counters().refused_sources.value(), 1);
+        port.set_sources(Some(SourceRanges::new(["127.0.0.1/32".parse().unwrap()])));
+        assert!(greeted(address).is_ok());
+        assert_eq!(port.counters().connections.value(), 1);
+    });
+}
+
+#[test]
+fn a_silent_endpoint_costs_one_connection_until_the_client_resets_it() {
+    isolated(|| {
+        let silent = TcpListener::bind(LOOPBACK).unwrap();
+        let (balancer, port) = port(&[silent.local_addr().unwrap()]);
+        let relay = Running::new(config());
+        let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, LOOPBACK, &port)).unwrap();
+        let mut server = silent.accept().unwrap().0;
+        client.write_all(b"question").unwrap();
+        // After the client has closed its direction, nothing reads from it any more; its reset is noticed all the same.
+        client.shutdown(Shutdown::Write).unwrap();
+        let mut question = String::new();
+        server.read_to_string(&mut question).unwrap();
+        assert_eq!(balancer.endpoints()[0].counters().open.value(), 1);
+        rustix::net::connect_unspec(&client).unwrap();
+        eventually("the connection has ended", || relay.totals().open_connections.value() == 0);
+        // Its direction towards the server was closed in order before; the other one isn't.
+        eventually("the server learns it", || server.write_all(b"answer").is_err());
+        assert_eq!(balancer.endpoints()[0].counters().open.value(), 0);
+    });
+}
+
+/// Resident memory of this process, in bytes.
+fn resident() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[test]
+fn a_slow_reader_stops_the_sender_and_costs_no_memory_of_the_process() {
+    isolated(|| {
+        let slow = TcpListener::bind(LOOPBACK).unwrap();
+        let (_balancer, port) = port(&[slow.local_addr().unwrap()]);
+        for splice in [true, false] {
+            let relay = Running::new(Config { splice, ..config() });
+            let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, LOOPBACK, &port)).unwrap();
+            let mut server = slow.accept().unwrap().0;
+            let block = vec![7; 1 << 20];
+            let before = resident();
+            client.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+            let mut written = 0;
+            while let Ok(count) = client.write(&block) {
+                written += count;
+                assert!(written < 1 << 30, "nothing stops the sender");
+            }
+            assert!(resident() < before + (4 << 20), "{} more bytes", resident() - before);
+            // The rest arrives once the server reads.
+            client.shutdown(Shutdown::Write).unwrap();
+            let mut received = 0;
+            let mut buffer = vec![0; 1 << 20];
+            loop {
+                match server.read(&mut buffer).unwrap() {
+                    0 => break,
+                    count => received += count,
+                }
+            }
+            assert_eq!(received, written);
+        }
+    });
+}
+
+/// A source that resets while its bytes wait for a slow reader is not read from, and has to be noticed all the same.
+#[test]
+fn a_reset_behind_a_slow_reader_ends_the_connection() {
+    isolated(|| {
+        let slow = TcpListener::bind(LOOPBACK).unwrap();
+        let (_balancer, port) = port(&[slow.local_addr().unwrap()]);
+        let relay = Running::new(config());
+        let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, LOOPBACK, &port)).unwrap();
+        let mut server = slow.accept().unwrap().0;
+        client.set_nonblocking(true).unwrap();
+        let block = vec![7; 1 << 20];
+        // Until nothing goes through for a while: buffers and pipe are full.
+        let mut attempts = 0;
+        while attempts < 50 {
+            attempts = if client.write(&block).is_ok_and(|count| count > 0) { 0 } else { attempts + 1 };
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        rustix::net::connect_unspec(&client).unwrap();
+        eventually("the connection has ended", || relay.totals().open_connections.value() == 0);
+        assert!(is_reset(&mut server));
+    });
+}

@@ -1,0 +1,195 @@
+//! What the tests share: a network namespace for each, a relay with its threads, servers, and waiting for a state.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ferry_kernel::netns::Namespace;
+use ferry_relay::{Balancer, Bind, Config, Listener, ListenerId, ListenerState, Port, Protocol, Relay};
+
+/// After this a state that is waited for never comes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Loopback with a port that the system chooses.
+pub(crate) const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// One test at a time: they count the descriptors of the process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Runs a test in a network namespace of its own, and checks that it leaves no descriptor open.
+pub(crate) fn isolated(test: impl FnOnce() + Send) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    ferry_relay::raise_limit(200_000);
+    let namespace = Namespace::new().expect("a network namespace, which needs root");
+    namespace.raise_loopback().unwrap();
+    // The first runtime of a process opens a pipe for signals that stays.
+    drop(Running::new(config()));
+    let before = descriptors();
+    namespace.run(test).unwrap();
+    eventually("descriptors are as before", || descriptors().is_subset(&before));
+}
+
+/// The open descriptors of this process, except the one that lists them.
+pub(crate) fn descriptors() -> BTreeSet<String> {
+    let open = |name: &String| std::fs::read_link(format!("/proc/self/fd/{name}")).is_ok();
+    let names = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().file_name());
+    let names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+    names.into_iter().filter(open).collect()
+}
+
+/// Waits for a state.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A relay with its threads.
+pub(crate) struct Running {
+    relay: Option<Relay>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    pub(crate) fn new(config: Config) -> Self {
+        let (relay, workers) = Relay::new(config).unwrap();
+        let threads = workers.into_iter().map(|worker| std::thread::spawn(|| worker.run())).collect();
+        Self { relay: Some(relay), threads }
+    }
+
+    /// Listens at an address, and returns the one that was bound.
+    pub(crate) fn listen(&self, id: u64, protocol: Protocol, address: SocketAddr, port: &Arc<Port>) -> SocketAddr {
+        let bind = Bind::Address { address, reuse_port: false };
+        match self.add(ListenerId(id), Listener { protocol, bind, port: Arc::clone(port) }) {
+            ListenerState::Open(address) => address,
+            failed => panic!("{failed:?}"),
+        }
+    }
+
+    /// Ends the relay as a program would.
+    pub(crate) fn drain(mut self, within: Duration) -> usize {
+        self.relay.take().unwrap().drain(within)
+    }
+}
+
+impl std::ops::Deref for Running {
+    type Target = Relay;
+
+    fn deref(&self) -> &Relay {
+        self.relay.as_ref().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.relay = None;
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// A port with these endpoints.
+pub(crate) fn port(endpoints: &[SocketAddr]) -> (Arc<Balancer>, Arc<Port>) {
+    let balancer = Arc::new(Balancer::new(None, Duration::from_secs(60)));
+    assert!(balancer.replace(endpoints).is_empty());
+    let port = Port::new("test", Arc::<Balancer>::clone(&balancer), 100_000);
+    (balancer, Arc::new(port))
+}
+
+/// Few threads, so that connections share one and go from one to another.
+pub(crate) fn config() -> Config {
+    Config { workers: 2, ..Config::default() }
+}
+
+/// An endpoint that echoes each connection, after a greeting of one byte that names it. Ends when it is dropped.
+pub(crate) struct Echo {
+    pub(crate) address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Echo {
+    pub(crate) fn new(name: u8) -> Self {
+        let listener = TcpListener::bind(LOOPBACK).unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut connections = Vec::new();
+            while !stopped.load(Ordering::SeqCst) {
+                match listener.accept() {
+                    Ok((stream, _)) => connections.push(std::thread::spawn(move || echo(stream, name))),
+                    // A test exhausts descriptors.
+                    Err(_error) => std::thread::sleep(Duration::from_millis(5)),
+                }
+            }
+            drop(listener);
+            for connection in connections {
+                connection.join().unwrap();
+            }
+        });
+        Self { address, stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        // Wakes the thread that accepts.
+        drop(TcpStream::connect(self.address));
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn echo(mut stream: TcpStream, name: u8) {
+    let mut buffer = [0; 4096];
+    let mut bytes = vec![name];
+    // A client that resets the connection ends it as well as one that closes.
+    while stream.write_all(&bytes).is_ok() {
+        match stream.read(&mut buffer) {
+            Ok(0) | Err(_) => return,
+            Ok(count) => bytes = buffer[..count].to_vec(),
+        }
+    }
+}
+
+/// Connects and returns the connection and the name of the endpoint.
+pub(crate) fn greeted(address: SocketAddr) -> io::Result<(TcpStream, u8)> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut name = [0];
+    stream.read_exact(&mut name)?;
+    Ok((stream, name[0]))
+}
+
+/// Sends bytes and reads them back.
+pub(crate) fn converses(stream: &mut TcpStream) -> io::Result<()> {
+    let mut answer = [0; 8];
+    stream.write_all(b"question")?;
+    stream.read_exact(&mut answer)?;
+    assert_eq!(&answer, b"question");
+    Ok(())
+}
+
+/// Reads until the connection ends, which has to be by a reset.
+pub(crate) fn is_reset(stream: &mut TcpStream) -> bool {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
+}
+
+/// Connects, and expects the connection to be reset at once.
+pub(crate) fn is_refused(address: SocketAddr) -> bool {
+    match TcpStream::connect(address) {
+        // The reset may come before the system call ends.
+        Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
+        Ok(mut stream) => is_reset(&mut stream),
+    }
+}
