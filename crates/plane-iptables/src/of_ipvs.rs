@@ -5,6 +5,7 @@
 use std::io;
 
 use ferry_api::object::Family;
+use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::iptables::{Backend, ChainName, Failure, Line, Restore, Table, Tool, legacy, nft};
 
 /// The chains by table. Upstream's own clean-up leaves some of them.
@@ -12,6 +13,9 @@ const CHAINS: [(Table, &[&str]); 2] = [
     (Table::Filter, &["KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER", "KUBE-NODE-PORT", "KUBE-SOURCE-RANGES-FIREWALL"]),
     (Table::Nat, &["KUBE-LOAD-BALANCER", "KUBE-NODE-PORT"]),
 ];
+
+/// Attempts to remove the chains of a table by netlink. The other family's are removed at the same time, so one is seldom enough.
+const TRIES: usize = 5;
 
 /// Removes them from the tables of both variants, with the rules that lead to them; returns their number. Those of the nft variant
 /// need no tool.
@@ -21,12 +25,23 @@ const CHAINS: [(Table, &[&str]); 2] = [
 pub fn retire_of_ipvs(family: Family) -> io::Result<usize> {
     let mut removed = 0;
     for (table, chains) in CHAINS {
-        removed += nft::remove_chains(family, table, chains)?;
+        removed += remove_nft(family, table, chains)?;
         if legacy::info(family, table)?.is_some_and(|info| info.entries > legacy::empty(table)) {
             removed += remove_legacy(family, table, chains).map_err(io::Error::other)?;
         }
     }
     Ok(removed)
+}
+
+/// Another program's commit since the chains were read refuses the removal: then they are read again.
+fn remove_nft(family: Family, table: Table, chains: &[&str]) -> io::Result<usize> {
+    for _ in 1..TRIES {
+        match nft::remove_chains(family, table, chains) {
+            Err(error) if ErrorClass::of(&error) == ErrorClass::Transient => {}
+            removed => return removed,
+        }
+    }
+    nft::remove_chains(family, table, chains)
 }
 
 fn remove_legacy(family: Family, table: Table, chains: &[&str]) -> Result<usize, Failure> {

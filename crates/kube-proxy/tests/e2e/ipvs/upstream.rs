@@ -264,9 +264,17 @@ fn assert_others(node: &Host) {
 
 /// Chains, rules and ipsets of upstream's proxy.
 fn of_upstream(node: &Host) -> BTreeSet<String> {
+    Rules::of(node, Backend::Nft).of_proxy().into_iter().chain(sets_of_upstream(node)).collect()
+}
+
+fn sets_of_upstream(node: &Host) -> Vec<String> {
     let sets = node.sh("ipset", &["list", "-n"]);
-    let sets = sets.lines().filter(|name| name.starts_with("KUBE-")).map(|name| format!("ipset {name}"));
-    Rules::of(node, Backend::Nft).of_proxy().into_iter().chain(sets).collect()
+    sets.lines().filter(|name| name.starts_with("KUBE-")).map(|name| format!("ipset {name}")).collect()
+}
+
+/// True if nothing of upstream's is left. Its ipsets go last; before, the tool can meet a rule whose set is gone when it asks for it.
+fn is_cleared(node: &Host) -> bool {
+    sets_of_upstream(node).is_empty() && of_upstream(node).is_empty()
 }
 
 /// One proxy ends and the other one begins, under traffic.
@@ -279,7 +287,7 @@ fn take_over<'a>(scene: &mut Scene<'a>, mut before: Proxy<'a>, to: Who) -> Proxy
     let mut proxy = scene.serve(to);
     let synced = traffic.begun.elapsed();
     if to == Who::Ours {
-        until("nothing of upstream's is left", CLEARED, || of_upstream(node).is_empty());
+        until("nothing of upstream's is left", CLEARED, || is_cleared(node));
         println!(
             "{what}: upstream's rules and sets were gone {:.1?} after the first sync",
             traffic.begun.elapsed() - synced
