@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct ChildProcess(());
 
-/// No child process runs, and whoever wants to start one waits, until this is dropped.
+/// No child process runs, and a thread that wants to start one waits, until this is dropped.
 #[derive(Debug)]
 pub struct NoChildren(());
 
@@ -26,7 +26,7 @@ static CHANGED: Condvar = Condvar::new();
 // === impl ChildProcess ===
 
 impl ChildProcess {
-    /// Counts a child process that is about to be started. Waits while there is a [`NoChildren`], or someone waits for one.
+    /// Counts a child process that is about to be started. Waits while there is a [`NoChildren`], or a thread waits for one.
     #[must_use]
     pub fn begin() -> Self {
         let mut children = locked();
@@ -81,38 +81,4 @@ impl Drop for NoChildren {
 
 fn locked() -> MutexGuard<'static, Children> {
     CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc::channel;
-    use std::thread;
-
-    use super::*;
-
-    const MOMENT: Duration = Duration::from_millis(20);
-    const PATIENCE: Duration = Duration::from_secs(60);
-
-    #[test]
-    fn none_starts_until_the_running_ones_have_ended_and_the_wait_is_over() {
-        let running = ChildProcess::begin();
-        assert!(NoChildren::within(MOMENT).is_none(), "one runs");
-        let ends = thread::spawn(move || {
-            thread::sleep(MOMENT);
-            drop(running);
-        });
-        let none = NoChildren::within(PATIENCE).expect("it ends");
-        ends.join().unwrap();
-        assert!(NoChildren::within(MOMENT).is_none(), "somebody has it");
-        let (sender, begun) = channel();
-        let starts = thread::spawn(move || {
-            let child = ChildProcess::begin();
-            sender.send(()).unwrap();
-            drop(child);
-        });
-        assert!(begun.recv_timeout(MOMENT).is_err(), "it waits");
-        drop(none);
-        begun.recv_timeout(PATIENCE).unwrap();
-        starts.join().unwrap();
-    }
 }

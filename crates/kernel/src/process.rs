@@ -1,8 +1,7 @@
 //! Replaces the running program by a new run of it (`execve(2)`).
 //!
-//! The caller can pass a configuration to the new run, which would otherwise read it from a file that may have changed again, and the
-//! objects that it serves. The process
-//! keeps its number, its environment, its standard streams and what a service manager knows of it; threads end, and sockets are
+//! The caller can pass a configuration to the new run, which would otherwise read it from a file that may have changed again, and
+//! the objects that it serves. The process keeps its number, its environment, its standard streams and what a service manager knows of it; threads end, and sockets are
 //! closed. Handlers of signals are lost, too: until the new run has its own, signals whose default would end it are blocked.
 
 use std::ffi::OsString;
@@ -17,6 +16,7 @@ use std::process::Command;
 use std::ptr;
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::profile;
 
@@ -86,6 +86,8 @@ fn inherited(variable: &str) -> Option<File> {
     }
     // SAFETY: the descriptor is open, and is the one of that memory, which nothing else in this process has.
     let mut memory = File::from(unsafe { OwnedFd::from_raw_fd(number) });
+    // Children of this run must not have it.
+    fcntl_setfd(&memory, FdFlags::CLOEXEC).ok()?;
     memory.rewind().ok().map(|()| memory)
 }
 

@@ -85,7 +85,8 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     let setup = Setup::new(&config, options.flags.clone());
     let flows = start_flows(plane.profile.reply_owner, &metrics, &threads)?;
     let handover = start_handover(domains, config.clone(), &flows, &supported);
-    let families: Vec<Family> = engines.iter().map(|(family, _)| *family).collect();
+    let families = families_of(&engines);
+    reload.serves(&families);
 
     // Until the cluster has a Node object for this node, load balancers should not send to it.
     let eligible = Arc::new(AtomicBool::new(node == NodeFacts::Local));
@@ -111,7 +112,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
         changed: snapshot.as_ref().map(SnapshotSetup::changed),
     }));
     let objects = ObjectHandOver::new(desk.clone(), node_name, cluster, freshness.clone());
-    take_objects(objects.as_ref(), handed, &inputs);
+    take_objects(objects.as_ref(), handed, (&inputs, &metrics));
     start_snapshot(snapshot, (&desk, &inputs), (&metrics, &recorder), &threads)?;
     start_core(desk.clone(), input, &threads)?;
     start_addresses(addresses, &inputs, &threads)?;
@@ -122,9 +123,8 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
 
     let pulses = Pulses { families: pulses, limit: periods.sync_period * 2 };
     let (readiness, alive) = (Readiness::new(families), pulses.clone());
-    let health =
-        Health { pulses: pulses.clone(), eligible, freshness: freshness.clone(), metrics: Arc::clone(&metrics) };
-    let reporter = Reporter::new(plane.mode, Arc::clone(&metrics));
+    let (for_health, reporter) = (Arc::clone(&metrics), Reporter::new(plane.mode, Arc::clone(&metrics)));
+    let health = Health { pulses: pulses.clone(), eligible, freshness: freshness.clone(), metrics: for_health };
     let service_health = ServiceHealth::new(node_name, pulses, health_events);
     // Servers and reports run on the main thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -157,19 +157,18 @@ pub fn initialize(options: &RunOptions, origin: Origin) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the source and the engines as [`run`] would, and writes no rule; mode ipvs makes its device and sets its parameters of the
-/// kernel. Returns the families that would be served. Where that succeeds, threads may be left that wait for notifications: the caller replaces the program.
+/// Opens the source and the engines as [`run`] would, and closes them again, without a thread or a rule; mode ipvs makes its device and
+/// sets its parameters of the kernel. Returns the families that would be served.
 ///
 /// # Errors
 /// If [`run`] would fail with these inputs. Addresses of servers are not tried.
 pub fn rehearse(options: &RunOptions, origin: Origin) -> anyhow::Result<Vec<Family>> {
     origin.open(&options.settings, &Metrics::new()?)?;
-    let (threads, _ends) = Threads::new();
+    let threads = Threads::rehearsal();
     let (inputs, _nobody) = mpsc::sync_channel(INPUTS);
     let RunOptions { candidates, config, settings, .. } = options;
     let opening = Opening { families: &supported_families(), config, settings, threads: &threads, inputs: &inputs };
-    let mode = candidates.open(&opening)?;
-    Ok(mode.engines.iter().map(|(family, _)| *family).collect())
+    Ok(families_of(&candidates.open(&opening)?.engines))
 }
 
 /// Checks and sets what concerns the whole process, before its first thread.
@@ -186,6 +185,10 @@ fn prepare_process(options: &RunOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn families_of(engines: &[(Family, Box<dyn SyncEngine>)]) -> Vec<Family> {
+    engines.iter().map(|(family, _)| *family).collect()
+}
+
 /// The metrics of a run with this configuration.
 fn new_metrics(config: &KubeProxyConfiguration) -> anyhow::Result<Arc<Metrics>> {
     let metrics = Metrics::new()?;
@@ -195,9 +198,13 @@ fn new_metrics(config: &KubeProxyConfiguration) -> anyhow::Result<Arc<Metrics>> 
 }
 
 /// Takes the objects of the run before, if there was one.
-fn take_objects(objects: Option<&ObjectHandOver>, handed: Option<File>, inputs: &mpsc::SyncSender<Input>) {
+fn take_objects(
+    objects: Option<&ObjectHandOver>,
+    handed: Option<File>,
+    (inputs, metrics): (&mpsc::SyncSender<Input>, &Metrics),
+) {
     if let (Some(objects), Some(handed)) = (objects, handed) {
-        objects.take(handed, inputs);
+        objects.take(handed, inputs, metrics);
     }
 }
 

@@ -10,7 +10,11 @@ pub const STACK_BYTES: usize = 1024 * 1024;
 
 /// Starts threads that are guarded: the program ends with an error when one of them returns or panics. Clones share the guard.
 #[derive(Clone, Debug)]
-pub struct Threads(UnboundedSender<anyhow::Error>);
+pub struct Threads {
+    ends: UnboundedSender<anyhow::Error>,
+    /// starts none: for a rehearsal
+    rehearses: bool,
+}
 
 /// Receives the error of the first thread that has ended.
 #[derive(Debug)]
@@ -28,7 +32,13 @@ impl Threads {
     /// With the receiver of their ends.
     pub fn new() -> (Self, ThreadEnds) {
         let (sender, receiver) = unbounded_channel();
-        (Self(sender), ThreadEnds(receiver))
+        (Self { ends: sender, rehearses: false }, ThreadEnds(receiver))
+    }
+
+    /// Starts no thread, and drops what each would work with: for a rehearsal in a program that goes on.
+    pub fn rehearsal() -> Self {
+        let (Self { ends, .. }, _) = Self::new();
+        Self { ends, rehearses: true }
     }
 
     /// Starts a thread with a stack of this number of bytes. The system shows 15 bytes of its name.
@@ -41,6 +51,9 @@ impl Threads {
         stack_bytes: usize,
         work: impl FnOnce() + Send + 'static,
     ) -> anyhow::Result<()> {
+        if self.rehearses {
+            return Ok(());
+        }
         let guard = Guard { name, threads: self.clone() };
         thread::Builder::new()
             .name(name.to_owned())
@@ -56,7 +69,7 @@ impl Threads {
     /// Ends the program with this error, which is more specific than the end of a thread.
     pub fn fail(&self, error: anyhow::Error) {
         // Without a receiver the program is ending anyway.
-        let _ = self.0.send(error);
+        let _ = self.ends.send(error);
     }
 }
 
@@ -101,6 +114,13 @@ mod tests {
         let (threads, ends) = Threads::new();
         threads.spawn("relay", STACK_BYTES, || panic!("as a test wants it")).unwrap();
         assert_eq!(first(ends), "the thread relay has ended");
+    }
+
+    #[test]
+    fn a_rehearsal_drops_the_work() {
+        let (go_on, stays) = std::sync::mpsc::channel::<()>();
+        Threads::rehearsal().spawn("stays", STACK_BYTES, move || assert!(stays.recv().is_err())).unwrap();
+        assert!(go_on.send(()).is_err(), "nobody receives");
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub struct Keepalive {
     pub probes: u32,
 }
 
-/// Descriptors that [`Config::fit`] leaves to listeners, pipes and the rest of the program.
+/// Descriptors that [`Config::fit`] leaves to listeners, pipes and the rest of the program: of few, half.
 const RESERVED: u64 = 1024;
 
 // === impl Config ===
@@ -57,7 +57,8 @@ impl Config {
     /// Lowers the limits of connections and associations to what so many descriptors allow, so that clients are refused and
     /// counted before descriptors are exhausted: a connection takes two, an association one. Each kind may use half of them.
     pub fn fit(&mut self, descriptors: u64) {
-        let available = usize::try_from(descriptors.saturating_sub(RESERVED)).unwrap_or(usize::MAX);
+        let reserved = RESERVED.min(descriptors / 2);
+        let available = usize::try_from(descriptors - reserved).unwrap_or(usize::MAX);
         self.max_connections = self.max_connections.min(available / 4);
         self.max_associations = self.max_associations.min(available / 2);
     }
@@ -92,6 +93,7 @@ mod tests {
         };
         assert_eq!(limits(u64::MAX), (100_000, 50_000));
         assert_eq!(limits(21_024), (5_000, 10_000));
-        assert_eq!(limits(100), (0, 0));
+        assert_eq!(limits(1_024), (128, 256));
+        assert_eq!(limits(0), (0, 0));
     }
 }

@@ -23,10 +23,11 @@ pub fn raise_limit(wanted: u64) -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// True if a call failed because descriptors, or memory for sockets, are used up: a pause helps, another endpoint doesn't.
+/// True if a call failed because descriptors, memory for sockets, or local ports (`ip_local_port_range`) are used up: a pause helps,
+/// another endpoint doesn't.
 pub(crate) fn are_exhausted(error: &io::Error) -> bool {
     use rustix::io::Errno;
-    let exhausted = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    let exhausted = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRINUSE, Errno::ADDRNOTAVAIL];
     Errno::from_io_error(error).is_some_and(|errno| exhausted.contains(&errno))
 }
 

@@ -1,5 +1,5 @@
-//! Relays TCP connections and UDP datagrams from listeners to endpoints: the part of mode userspace that moves bytes. It knows
-//! nothing of Services, Kubernetes or nftables.
+//! Relays TCP connections and UDP datagrams from listeners to endpoints: the part of mode userspace that moves bytes, without
+//! Services, Kubernetes or nftables.
 //!
 //! - [`Relay`] (`relay.rs`) holds a set of listeners that changes while it runs; `listener.rs` opens one, serves it, and opens it
 //!   again after a failure; `socket.rs` has the options of sockets.

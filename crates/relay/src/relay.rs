@@ -202,7 +202,7 @@ impl Drop for Relay {
     }
 }
 
-/// Closes listeners: all are told to before the first is waited for.
+/// Closes listeners: each gets the order before the first one is waited for.
 fn close(entries: impl IntoIterator<Item = Entry>) {
     let closing = |entry: Entry| {
         entry.task.abort();

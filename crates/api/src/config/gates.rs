@@ -155,7 +155,8 @@ fn find(name: &str) -> Option<&'static Gate> {
 }
 
 /// Checks the gates of a configuration in the order of their names: returns the warnings, or the first gate that is locked to
-/// the other value. Gates that affect no kube-proxy are accepted with any value: a whole cluster may have one list. An unknown name is only a warning (upstream exits), since files in use contain gates of old releases.
+/// the other value. Gates that affect no kube-proxy are accepted with any value: a whole cluster may have one list. An unknown
+/// name is only a warning (upstream exits), since files in use contain gates of old releases.
 pub(super) fn check(gates: &BTreeMap<String, bool>) -> Result<Vec<String>, DecodeError> {
     let mut warnings = Vec::new();
     for (name, &value) in gates {

@@ -14,7 +14,7 @@ const RENAMED: [(&str, &str); 4] = [
 ];
 
 /// A field of a document.
-struct Found<'a> {
+struct Field<'a> {
     /// the name of the section that it stands in; empty at the top
     section: &'a str,
     node: &'a Node,
@@ -40,7 +40,7 @@ fn find<'a>(root: &'a Node, path: &str) -> Option<&'a Node> {
     let mut all = Vec::new();
     collect(root, "", name, &mut all);
     let path = path.to_ascii_lowercase();
-    let fits = |found: &&Found<'_>| path.contains(&found.section.to_ascii_lowercase());
+    let fits = |found: &&Field<'_>| path.contains(&found.section.to_ascii_lowercase());
     let node = match (all.iter().find(fits), &*all) {
         (Some(found), _) | (None, [found]) => found.node,
         (None, _) => return None,
@@ -53,11 +53,11 @@ fn find<'a>(root: &'a Node, path: &str) -> Option<&'a Node> {
 }
 
 /// Collects the fields of this name, whatever the case of its letters: Go's names begin with a capital, and have whole words of them.
-fn collect<'a>(node: &'a Node, section: &'a str, name: &str, found: &mut Vec<Found<'a>>) {
+fn collect<'a>(node: &'a Node, section: &'a str, name: &str, found: &mut Vec<Field<'a>>) {
     let Value::Map(entries) = &node.value else { return };
     for (key, node) in entries {
         if key.value.eq_ignore_ascii_case(name) {
-            found.push(Found { section, node });
+            found.push(Field { section, node });
         }
         collect(node, &key.value, name, found);
     }

@@ -90,14 +90,13 @@ struct Ready {
 // === impl Process ===
 
 impl Process {
-    /// Starts a child in the network namespace of this thread, with a deadline after `bound`.
+    /// Starts a child that is counted already, in the network namespace of this thread, with a deadline after `bound`.
     ///
     /// # Errors
     /// The system's error.
-    pub(super) fn start(command: &mut Command, bound: Duration) -> io::Result<Self> {
+    pub(super) fn start(command: &mut Command, bound: Duration, counted: ChildProcess) -> io::Result<Self> {
         let deadline = Instant::now() + bound;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let counted = ChildProcess::begin();
         let mut child = command.process_group(0).spawn()?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         // From here on the child is killed on every error.

@@ -15,6 +15,7 @@ use super::lock::Lock;
 use super::run::{Exit, Process};
 use super::{Backend, ChainName, Failure, Line, Table, Version, legacy, nft, read_lines};
 use crate::capability;
+use crate::children::ChildProcess;
 
 /// The default lock file.
 const LOCK_FILE: &str = "/run/xtables.lock";
@@ -195,6 +196,8 @@ impl Tool {
         &self,
         write: &mut dyn FnMut(&mut Stdin<'_>) -> io::Result<()>,
     ) -> Result<RestoreOutcome, Failure> {
+        // It may have to wait, which it must not do with the lock.
+        let counted = ChildProcess::begin();
         let (lock, lock_wait) = match self.backend {
             Backend::Nft => (None, Duration::ZERO),
             Backend::Legacy => {
@@ -203,7 +206,8 @@ impl Tool {
             }
         };
         let call = Call { lock: lock.as_ref(), ..Call::new(&self.environment, &self.restore) };
-        let ended = call.run(&["--noflush"], |process| write(&mut Stdin(process)))?;
+        let process = call.start_counted(&["--noflush"], counted)?;
+        let ended = call.serve(process, |process| write(&mut Stdin(process)))?;
         call.check_exit(&ended)?;
         Ok(RestoreOutcome { lock_wait })
     }
@@ -343,16 +347,23 @@ impl<'a> Call<'a> {
 
     /// Starts the program, serves its pipes and waits for its exit.
     fn run(&self, arguments: &[&str], serve: impl FnOnce(&mut Process) -> io::Result<()>) -> Result<Exit, Failure> {
-        let mut process = self.start(arguments)?;
+        self.serve(self.start(arguments)?, serve)
+    }
+
+    fn serve(&self, mut process: Process, serve: impl FnOnce(&mut Process) -> io::Result<()>) -> Result<Exit, Failure> {
         serve(&mut process).and_then(|()| process.finish()).map_err(|error| self.io(error))
     }
 
     fn start(&self, arguments: &[&str]) -> Result<Process, Failure> {
+        self.start_counted(arguments, ChildProcess::begin())
+    }
+
+    fn start_counted(&self, arguments: &[&str], counted: ChildProcess) -> Result<Process, Failure> {
         let mut command = Command::new(self.program);
         command.args(arguments).env("PATH", &self.environment.path);
         command.env("LC_ALL", "C").env(LOCK_FILE_VARIABLE, OWN_LOCK);
         self.lock.map_or(Ok(()), |lock| lock.lend(&mut command)).map_err(|error| self.io(error))?;
-        Process::start(&mut command, self.environment.run_time).map_err(|error| match error.kind() {
+        Process::start(&mut command, self.environment.run_time, counted).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => Failure::Missing { tool: self.name() },
             _ => self.io(error),
         })

@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, bail};
 use ferry_api::config::{KubeProxyConfiguration, ValidationErrors};
@@ -25,12 +26,14 @@ pub(super) fn of(flags: &Flags, running: &Configured) -> Reload {
             tracing::debug!(file, "Configuration can be read only once, it is never read again");
             Outcome::Same
         };
-        return Reload { files: Vec::new(), check: Box::new(check) };
+        return Reload { files: Vec::new(), check: Box::new(check), served: Arc::default() };
     }
     let mut files: Vec<PathBuf> = file.into_iter().collect();
     files.extend(kubeconfig(&running));
     // One that can't be read is refused by the start.
     let credentials = kubeconfig(&running).and_then(|path| fs::read(path).ok());
+    let served = Arc::new(OnceLock::new());
+    let serves = Arc::clone(&served);
     let check = move || match read(&flags) {
         Ok(next) => {
             let content = kubeconfig(&next).and_then(|path| fs::read(path).ok());
@@ -41,14 +44,14 @@ pub(super) fn of(flags: &Flags, running: &Configured) -> Reload {
             if changed.is_empty() {
                 return Outcome::Same;
             }
-            match rehearse(&running, &next) {
+            match rehearse(&running, serves.get(), &next) {
                 Ok(()) => Outcome::Changed { changed, text: next.text },
                 Err(error) => Outcome::Unusable { error, also: kubeconfig(&next) },
             }
         }
         Err(error) => Outcome::Unusable { error, also: None },
     };
-    Reload { files, check: Box::new(check) }
+    Reload { files, check: Box::new(check), served }
 }
 
 /// The kubeconfig, if objects come from an API server and it has one.
@@ -67,17 +70,14 @@ fn read(flags: &Flags) -> anyhow::Result<Configured> {
 }
 
 /// Tries what a start with it does before its first rule.
-fn rehearse(running: &Configured, next: &Configured) -> anyhow::Result<()> {
+fn rehearse(running: &Configured, served: Option<&Vec<Family>>, next: &Configured) -> anyhow::Result<()> {
     next.notices.iter().for_each(Notice::log);
     let options = inputs::options(next)?;
     try_addresses(&inputs::options(running)?, &options)?;
     let families = app::rehearse(&options, inputs::origin(next)?)?;
-    if families.len() < Family::ALL.len() {
-        // The rules of a family that the new mode can't serve would be frozen.
-        let served = app::rehearse(&inputs::options(running)?, inputs::origin(running)?)?;
-        if let Some(family) = served.into_iter().find(|family| !families.contains(family)) {
-            bail!("it can't serve {family} here, which the running configuration serves: see the warning above");
-        }
+    // The rules of a family that the new mode can't serve would be frozen.
+    if let Some(family) = served.into_iter().flatten().find(|family| !families.contains(family)) {
+        bail!("it can't serve {family} here, which the running configuration serves: see the warning above");
     }
     Ok(())
 }

@@ -3,8 +3,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use ferry_api::object::{KubeObject, ObjectName};
 
@@ -33,6 +34,8 @@ pub enum Applied {
     Undecided,
 }
 
+/// Interval of the attempts to stop a busy core.
+const FREEZE_STEP: Duration = Duration::from_millis(1);
 /// Batches taken from the channel at once.
 const TOGETHER: usize = 64;
 
@@ -85,9 +88,17 @@ impl Desk {
         }
     }
 
-    /// Stops all changes until the result is dropped.
-    pub fn freeze(&self) -> Frozen<'_> {
-        Frozen(self.lock())
+    /// Stops all changes until the result is dropped; `None` if the core is busy for longer than `limit`.
+    pub fn freeze(&self, limit: Duration) -> Option<Frozen<'_>> {
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.core.try_lock() {
+                Ok(core) => return Some(Frozen(core)),
+                Err(TryLockError::Poisoned(error)) => return Some(Frozen(error.into_inner())),
+                Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return None,
+                Err(TryLockError::WouldBlock) => sleep(FREEZE_STEP),
+            }
+        }
     }
 
     /// Copies some objects: those of the page behind this Service, or of the first one. `None` before the first hand-over.

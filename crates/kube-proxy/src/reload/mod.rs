@@ -12,10 +12,11 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use ferry_api::object::Family;
 use ferry_kernel::children::NoChildren;
 use ferry_kernel::process::{self, HandedOver};
 use tokio::task::spawn_blocking;
@@ -35,6 +36,8 @@ pub struct Reload {
     pub files: Vec<PathBuf>,
     /// reads and tries them
     pub check: Check,
+    /// the IP families that the running program serves, which the check compares; unknown until it serves
+    pub served: Arc<OnceLock<Vec<Family>>>,
 }
 
 /// Result of a check.
@@ -58,11 +61,20 @@ pub enum Outcome {
     },
 }
 
+/// The program at rest, until this is dropped: what changed after the copy of its objects would be undone by the next run.
+struct Rest<'a> {
+    /// the objects, if they are an API server's
+    objects: Option<LastObjects<'a>>,
+    _no_children: NoChildren,
+}
+
 /// Interval at which what could not be used is tried again: the reason may be a file that is named in it, or a lock.
 const RETRY: Duration = Duration::from_secs(30);
 /// Longest wait for the end of child processes before the program is replaced.
 const CHILDREN: Duration = Duration::from_secs(10);
-const BUSY: &str = "a child process doesn't end";
+/// Longest wait for the core, which a change occupies for milliseconds.
+const CORE: Duration = Duration::from_secs(1);
+const BUSY: &str = "the running program is busy with a child process";
 
 /// Follows the files and SIGHUP until the program is replaced; the next run gets the objects of this one, if they are an API server's.
 ///
@@ -73,7 +85,7 @@ pub async fn follow(
     metrics: Arc<Metrics>,
     objects: Option<ObjectHandOver>,
 ) -> anyhow::Result<Infallible> {
-    let Reload { files, mut check } = reload;
+    let Reload { files, mut check, .. } = reload;
     let mut files = Files::watch(files).await;
     let mut hang_ups = platform::hang_ups().context("handling SIGHUP")?;
     let mut refused: Option<String> = None;
@@ -89,10 +101,10 @@ pub async fn follow(
         match outcome {
             Outcome::Same => refused = None,
             Outcome::Changed { changed, text } => {
-                let none = spawn_blocking(|| NoChildren::within(CHILDREN)).await.context("awaiting child processes")?;
-                if let Some(none) = none {
-                    return Err(replace(&changed.join("; "), text.as_deref(), objects.as_ref(), none));
+                if let Some(rest) = Rest::of(objects.as_ref()).await? {
+                    return Err(replace(&changed.join("; "), text.as_deref(), &rest));
                 }
+                metrics.config.read(false);
                 if refused.as_deref() != Some(BUSY) {
                     let interval = RETRY.as_secs();
                     tracing::warn!(
@@ -124,20 +136,13 @@ pub async fn follow(
 }
 
 /// Replaces the program, and hands it the content that was tried, and the objects. Returns only an error.
-fn replace(
-    changed: &str,
-    text: Option<&str>,
-    objects: Option<&ObjectHandOver>,
-    _no_children: NoChildren,
-) -> anyhow::Error {
+fn replace(changed: &str, text: Option<&str>, rest: &Rest<'_>) -> anyhow::Error {
     tracing::info!(changed, "Configuration has changed, starting anew with it in this process");
     supervisor::reloading();
     if platform::is_asked_to_end() {
         return anyhow!("the program ends, and has not started anew");
     }
-    // Held until the end of this run: what changed after the copy would be undone by the next one.
-    let last = objects.map(ObjectHandOver::freeze);
-    let error = match handed_over(text, last.as_ref()) {
+    let error = match handed_over(text, rest.objects.as_ref()) {
         Ok(handed) => process::replace(&std::env::args_os().collect::<Vec<_>>(), &handed),
         Err(error) => error,
     };
@@ -160,7 +165,34 @@ fn in_memory(text: &str) -> io::Result<File> {
     Ok(memory)
 }
 
+// === impl Rest ===
+
+impl<'a> Rest<'a> {
+    /// Stops everything; `None` if the program is too busy.
+    async fn of(objects: Option<&'a ObjectHandOver>) -> anyhow::Result<Option<Self>> {
+        let none = spawn_blocking(|| NoChildren::within(CHILDREN)).await.context("awaiting child processes")?;
+        let Some(none) = none else { return Ok(None) };
+        let objects = match objects {
+            None => None,
+            // The core may be what waits to start a child process.
+            Some(objects) => match objects.freeze(CORE) {
+                Some(last) => Some(last),
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(Self { objects, _no_children: none }))
+    }
+}
+
 // === impl Reload ===
+
+impl Reload {
+    /// Tells the check which families the running program serves.
+    pub fn serves(&self, families: &[Family]) {
+        // A program begins to serve once.
+        let _ = self.served.set(families.to_vec());
+    }
+}
 
 impl fmt::Debug for Reload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

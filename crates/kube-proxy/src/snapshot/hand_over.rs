@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write as _};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use ferry_api::snapshot::{SnapshotEncoder, decode_snapshot};
 use ferry_kernel::process;
@@ -15,6 +15,7 @@ use super::refusal::{Acceptance, Refusal, system_time};
 use crate::core::{Applied, Desk, Frozen, Restored};
 use crate::health::Freshness;
 use crate::input::Input;
+use crate::metrics::Metrics;
 use crate::origin::ClusterIdentity;
 
 /// Both ends of the hand-over: a run takes objects at its start, and gives its own at its end.
@@ -48,8 +49,10 @@ impl ObjectHandOver {
     }
 
     /// Takes the objects of the former run. To be called before the source begins.
-    pub fn take(&self, memory: File, inputs: &SyncSender<Input>) {
-        match self.try_take(memory, inputs) {
+    pub fn take(&self, memory: File, inputs: &SyncSender<Input>, metrics: &Metrics) {
+        let taken = self.try_take(memory, inputs);
+        self.freshness.snapshot_in_use().into_iter().for_each(|confirmed| metrics.snapshot.confirmed(confirmed));
+        match taken {
             Ok(objects) => tracing::debug!(objects, "Took over the objects of the run before"),
             Err(refusal) => {
                 tracing::info!(reason = %refusal, "Not taking over the objects of the run before, waiting for the API server's");
@@ -72,9 +75,10 @@ impl ObjectHandOver {
         Ok(number)
     }
 
-    /// Stops all changes, for the last moment of this run.
-    pub fn freeze(&self) -> LastObjects<'_> {
-        LastObjects { core: self.desk.freeze(), of: self }
+    /// Stops all changes, for the last moment of this run; `None` if the core is busy for longer than `limit`, as at a start that
+    /// waits for a tool.
+    pub fn freeze(&self, limit: Duration) -> Option<LastObjects<'_>> {
+        Some(LastObjects { core: self.desk.freeze(limit)?, of: self })
     }
 }
 

@@ -38,6 +38,10 @@ impl Start<'_> {
         if self.lists_arrive() {
             return None;
         }
+        if self.freshness.snapshot_in_use().is_some() {
+            // Those of the run before serve, and are newer than the file.
+            return None;
+        }
         let file = self.file.path().display();
         match self.serve(peers) {
             Ok(served) => served,

@@ -262,10 +262,10 @@ fn handed_over(from: &Bench, to: &Bench, node: &str) -> String {
         ObjectHandOver::new(bench.peers.desk.clone(), node, cluster, Some(Arc::clone(&bench.freshness))).unwrap()
     };
     let giver = of(from, NODE);
-    let memory = giver.freeze().encode().unwrap();
+    let memory = giver.freeze(PATIENCE).unwrap().encode().unwrap();
     let mut memory = memory.expect("objects are served");
     io::Seek::rewind(&mut memory).unwrap();
-    crate::logging::logged(4, || of(to, node).take(memory, &to.peers.inputs))
+    crate::logging::logged(4, || of(to, node).take(memory, &to.peers.inputs, &to.peers.metrics))
 }
 
 #[test]
@@ -278,6 +278,9 @@ fn a_run_takes_the_objects_of_the_one_before_whose_rules_serve() {
     assert_eq!(after.services(), ["a", "b"], "they are decided without a server");
     let confirmed = after.freshness.snapshot_in_use().expect("they are not this run's lists");
     assert!(confirmed.elapsed().unwrap() < PATIENCE, "as fresh as the lists of the run before");
+    // An older file is of no use, and its absence is no news.
+    let (served, log) = after.start();
+    assert!(!served && log.is_empty(), "{log}");
     // A third run while the server is away knows the same time.
     let third = Bench::beside(|_| Ok(true));
     handed_over(&after, &third, NODE);
@@ -304,7 +307,10 @@ fn a_run_without_objects_hands_none_over() {
     let cluster = Some(bench.acceptance.cluster.clone());
     let freshness = Some(Arc::clone(&bench.freshness));
     let giver = ObjectHandOver::new(bench.peers.desk.clone(), NODE, cluster, freshness).unwrap();
-    assert!(giver.freeze().encode().unwrap().is_none());
+    assert!(giver.freeze(PATIENCE).unwrap().encode().unwrap().is_none());
+    let frozen = giver.freeze(PATIENCE).unwrap();
+    assert!(giver.freeze(Duration::from_millis(5)).is_none(), "somebody has the core");
+    drop(frozen);
     assert!(ObjectHandOver::new(bench.peers.desk.clone(), NODE, None, None).is_none(), "manifests are files");
 }
 

@@ -11,6 +11,8 @@ use crate::endpoint::Endpoint;
 const MAX_CLIENTS: usize = 100_000;
 /// Expired records are removed whenever their number has doubled since, from this number on.
 const FIRST_SWEEP: usize = 1024;
+/// Sweeps within a timeout, at most.
+const SWEEPS_PER_TIMEOUT: u32 = 8;
 
 /// Records of clients, each with a timeout that a new connection renews.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub(super) struct AffinityMap {
 struct Clients {
     records: HashMap<IpAddr, Record>,
     next_sweep: usize,
+    /// no sweep before this time: where nothing expires, one for each new client would take the most time
+    rests_until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -35,7 +39,10 @@ struct Record {
 
 impl AffinityMap {
     pub(super) fn new(timeout: Duration) -> Self {
-        Self { timeout, clients: Mutex::new(Clients { records: HashMap::new(), next_sweep: FIRST_SWEEP }) }
+        Self {
+            timeout,
+            clients: Mutex::new(Clients { records: HashMap::new(), next_sweep: FIRST_SWEEP, rests_until: None }),
+        }
     }
 
     /// The client's endpoint, unless the record has expired or the endpoint was removed.
@@ -48,12 +55,19 @@ impl AffinityMap {
     /// Records the client's endpoint, or renews the record.
     pub(super) fn record(&self, client: IpAddr, endpoint: &Arc<Endpoint>, now: Instant) {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if clients.records.len() >= clients.next_sweep {
+        let record = Record { endpoint: Arc::clone(endpoint), used: now };
+        if let Some(known) = clients.records.get_mut(&client) {
+            *known = record;
+            return;
+        }
+        let rests = clients.rests_until.is_some_and(|until| now < until);
+        if clients.records.len() >= clients.next_sweep && !rests {
             clients.records.retain(|_, record| record.serves(now, self.timeout));
             clients.next_sweep = FIRST_SWEEP.max(2 * clients.records.len()).min(MAX_CLIENTS);
+            clients.rests_until = now.checked_add(self.timeout / SWEEPS_PER_TIMEOUT);
         }
-        if clients.records.len() < MAX_CLIENTS || clients.records.contains_key(&client) {
-            clients.records.insert(client, Record { endpoint: Arc::clone(endpoint), used: now });
+        if clients.records.len() < MAX_CLIENTS {
+            clients.records.insert(client, record);
         }
     }
 

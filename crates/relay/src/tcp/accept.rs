@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
-use super::connection::{self, Admitted};
+use super::connection::{self, Admitted, OnThread};
 use crate::descriptors;
 use crate::port::Port;
 use crate::worker::{Seat, least_loaded};
@@ -78,7 +78,8 @@ fn start(admitted: Admitted, seats: &Arc<[Seat]>, at: usize) {
     };
     let Admitted { stream, permit, client, context: _here } = admitted;
     let Ok(stream) = stream.into_std() else { return };
-    let context = Arc::clone(&other.context);
+    // Counted at once, so that not all of a burst go to the same thread.
+    let context = OnThread::new(Arc::clone(&other.context));
     other.handle.spawn(async move {
         // Registers the socket with the other thread's runtime.
         if let Ok(stream) = TcpStream::from_std(stream) {

@@ -16,9 +16,9 @@ use crate::endpoint::Endpoint;
 use crate::port::{Kind, Permit, Port, Refusal};
 use crate::worker::Context;
 
-/// Before a reset is passed on, bytes that the lost side has sent before get so long to reach the other one: a reset drops what
-/// is still queued.
-const DELIVERY: Duration = Duration::from_secs(1);
+/// Before a reset is passed on, bytes that the lost side has sent before get about so long to reach the other one: a reset drops
+/// what is still queued.
+const DELIVERY: Duration = Duration::from_millis(500);
 /// The first pause while waiting for that.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 
@@ -65,8 +65,8 @@ impl Admitted {
     }
 
     /// A connection that another thread has admitted.
-    pub(super) fn moved(stream: TcpStream, client: IpAddr, permit: Permit, context: Arc<Context>) -> Self {
-        Self { stream: Reset(Some(stream)), client, permit, context: OnThread::new(context) }
+    pub(super) fn moved(stream: TcpStream, client: IpAddr, permit: Permit, context: OnThread) -> Self {
+        Self { stream: Reset(Some(stream)), client, permit, context }
     }
 }
 
@@ -111,7 +111,7 @@ async fn relay(client: Reset, server: Reset, endpoint: &Arc<Endpoint>, port: &Po
 /// Waits a bounded time until the peer has received what was written.
 async fn deliver(stream: &TcpStream) {
     let mut pause = FIRST_LOOK;
-    while pause < DELIVERY / 2 && undelivered_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0) {
+    while pause < DELIVERY && undelivered_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0) {
         sleep(pause).await;
         pause *= 2;
     }
@@ -144,7 +144,7 @@ impl Drop for Reset {
 // === impl OnThread ===
 
 impl OnThread {
-    fn new(context: Arc<Context>) -> Self {
+    pub(super) fn new(context: Arc<Context>) -> Self {
         context.connections.fetch_add(1, Ordering::Relaxed);
         Self(context)
     }

@@ -57,11 +57,19 @@ async fn connect(address: SocketAddr, limit: Duration, keepalive: Keepalive) -> 
     };
     // An endpoint on this node has answered already, which saves the timer and a turn of the thread.
     if stream.peer_addr().is_ok() {
-        return Ok(Ok(stream));
+        return Ok(other_than_itself(stream));
     }
     let ready = timeout(limit, stream.writable()).await?;
     let outcome = ready.and_then(|()| stream.take_error()).and_then(|error| error.map_or(Ok(()), Err));
-    Ok(outcome.map(|()| stream))
+    Ok(outcome.and_then(|()| other_than_itself(stream)))
+}
+
+/// A connection to a port of this machine where nobody listens can get that very port as its own, and meet itself.
+fn other_than_itself(stream: TcpStream) -> io::Result<TcpStream> {
+    if stream.local_addr()? == stream.peer_addr()? {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    Ok(stream)
 }
 
 /// Not the endpoint's fault: no try with another can succeed.

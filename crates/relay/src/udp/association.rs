@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{Interest, Ready};
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
+use tokio::task::yield_now;
 use tokio::time::sleep_until;
 
 use super::ALL;
@@ -174,7 +175,8 @@ async fn run(
             ready = association.socket.ready(Interest::READABLE | Interest::ERROR) => {
                 let answered = ready.and_then(|ready| association.answer(ready, &listener, &context));
                 match answered {
-                    Ok(()) => {}
+                    // As for the listener: an endpoint that sends without a pause must not have the thread for itself.
+                    Ok(()) => yield_now().await,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(error) => {
                         association.fail(&error);

@@ -15,6 +15,7 @@ use std::time::Instant;
 use ferry_kernel::datagram::{BATCH, Datagrams, Received, report_local_address};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
+use tokio::task::yield_now;
 
 use crate::port::{Kind, Permit, Port, Refusal};
 use crate::worker::Context;
@@ -42,17 +43,27 @@ pub(crate) async fn relay(socket: &Arc<UdpSocket>, port: impl Fn() -> Arc<Port>,
         if let Err(error) = socket.readable().await {
             return error;
         }
-        let port = port();
-        let mut datagrams = context.datagrams.lock().unwrap_or_else(PoisonError::into_inner);
-        match socket.try_io(Interest::READABLE, || datagrams.receive(socket.as_fd())) {
-            Ok(()) => {
-                let relay = Batch { socket, table: &table, port: &port, context, datagrams: &datagrams };
-                relay.pass_on();
-            }
+        match pass_batch(socket, &table, &port(), context) {
+            Ok(()) => {}
             Err(error) if is_temporary(&error) => {}
             Err(error) => return error,
         }
+        // Under a flood the socket is always ready, and this task would have the thread for itself.
+        yield_now().await;
     }
+}
+
+/// Receives a batch, and passes it on.
+fn pass_batch(
+    socket: &Arc<UdpSocket>,
+    table: &Arc<Table<Association>>,
+    port: &Arc<Port>,
+    context: &Arc<Context>,
+) -> io::Result<()> {
+    let mut datagrams = context.datagrams.lock().unwrap_or_else(PoisonError::into_inner);
+    socket.try_io(Interest::READABLE, || datagrams.receive(socket.as_fd()))?;
+    Batch { socket, table, port, context, datagrams: &datagrams }.pass_on();
+    Ok(())
 }
 
 /// A socket that is bound to all addresses has to answer from the address that the client has sent to.

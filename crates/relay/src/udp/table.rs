@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Who sends datagrams: the client's address, and the local address it sends to if the listener serves several.
+/// The sender of datagrams: the client's address, and the local address it sends to if the listener serves several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Client {
     pub(super) address: SocketAddr,

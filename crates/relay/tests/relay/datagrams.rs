@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ferry_relay::{Config, ListenerId, Protocol, SourceRanges};
 
-use crate::kit::{LOOPBACK, Running, config, eventually, isolated, port};
+use crate::kit::{self, LOOPBACK, Running, config, converses, eventually, greeted, isolated, port};
 
 /// Clients in the test; the benchmark has 50,000.
 const MANY: usize = 4_000;
@@ -106,7 +106,7 @@ fn clients_have_associations_of_their_own_which_expire() {
     isolated(|| {
         let echoes = [Echo::new(b'a', LOOPBACK), Echo::new(b'b', LOOPBACK)];
         let (balancer, port) = port(&[echoes[0].address, echoes[1].address]);
-        let relay = Running::new(Config { udp_idle: Duration::from_millis(1500), ..config() });
+        let relay = Running::new(Config { udp_idle: Duration::from_secs(4), ..config() });
         let address = relay.listen(1, Protocol::Udp, LOOPBACK, &port);
         let clients: Vec<_> = (0..4).map(|_| client(address)).collect();
         let names: Vec<u8> = clients.iter().map(|client| asks(client, b"question")).collect();
@@ -207,5 +207,36 @@ fn thousands_of_clients() {
         }
         assert_eq!(relay.totals().open_associations.value(), MANY);
         assert_eq!(port.counters().associations.value(), MANY as u64);
+    });
+}
+
+/// The socket is ready all the time, so nothing but a turn that its task gives away lets others run.
+#[test]
+fn a_flood_leaves_turns_to_others_of_its_thread() {
+    isolated(|| {
+        let (datagrams, streams) = (Echo::new(b'a', LOOPBACK), kit::Echo::new(b'b'));
+        let relay = Running::new(Config { workers: 1, ..patient() });
+        let flooded = relay.listen(1, Protocol::Udp, LOOPBACK, &port(&[datagrams.address]).1);
+        let other = relay.listen(2, Protocol::Tcp, LOOPBACK, &port(&[streams.address]).1);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Datagrams of as many clients as a batch holds take the relay longer than it takes to send them.
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let clients: Vec<UdpSocket> = (0..64).map(|_| client(flooded)).collect();
+                    while !stop.load(Ordering::Relaxed) {
+                        // A full queue refuses them.
+                        clients.iter().for_each(|client| drop(client.send(&[7; 64])));
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(200));
+            let (mut stream, name) = greeted(other).unwrap();
+            assert_eq!(name, b'b');
+            (0..100).for_each(|_| converses(&mut stream).unwrap());
+            // The listener's task ends between two turns, too.
+            assert!(relay.remove(ListenerId(1)));
+            stop.store(true, Ordering::Relaxed);
+        });
     });
 }
