@@ -148,6 +148,10 @@ fn reloads(machine: &Machine, root: &Path, lab: &Lab) {
         until("service", Duration::from_secs(20), || serves(lab));
         assert_eq!(machine.property("MainPID"), id, "a reload is no restart");
     }
+    // The former mode's rules go after the new ones have come.
+    until("the end of the hand-over", Duration::from_secs(60), || {
+        !lab.host(Place::Node).sh("nft", &["list", "ruleset"]).contains("KUBE-")
+    });
     let timeout = lab.host(Place::Node).sh("cat", &["/proc/sys/net/netfilter/nf_conntrack_udp_timeout"]);
     assert_eq!(timeout, "77\n", "{}", machine.journal());
     let log = machine.journal();
