@@ -4,10 +4,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use ferry_lab::iptables::{Backend, Rules};
 use ferry_lab::objects::at_cluster_ip;
 use ferry_lab::probe::{Echo, Hammer, Held};
 use ferry_lab::proxy::Config;
-use ferry_lab::stage::{slowly, until};
+use ferry_lab::stage::{slowly, until, within};
 use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service, nft};
 
 use crate::support::{fresh_folder, package, run, unpacked};
@@ -149,9 +150,9 @@ fn reloads(machine: &Machine, root: &Path, lab: &Lab) {
         assert_eq!(machine.property("MainPID"), id, "a reload is no restart");
     }
     // The former mode's rules go after the new ones have come.
-    until("the end of the hand-over", Duration::from_secs(60), || {
-        !lab.host(Place::Node).sh("nft", &["list", "ruleset"]).contains("KUBE-")
-    });
+    let left = || Rules::of(lab.host(Place::Node), Backend::Nft).of_proxy();
+    let cleared = within(slowly(Duration::from_secs(30)), || left().is_empty());
+    assert!(cleared, "{:?}\n{}", left(), machine.journal());
     let timeout = lab.host(Place::Node).sh("cat", &["/proc/sys/net/netfilter/nf_conntrack_udp_timeout"]);
     assert_eq!(timeout, "77\n", "{}", machine.journal());
     let log = machine.journal();
