@@ -156,6 +156,18 @@ fn a_mode_that_serves_a_family_less_is_refused() {
         "{}",
         running.log()
     );
+    // Each trial closes what it has opened: there are many where nobody corrects the file.
+    let open = |running: &Running<'_>| {
+        ["fd", "task"].map(|what| fs::read_dir(format!("/proc/{}/{what}", running.id())).unwrap().count())
+    };
+    let refusals = |running: &Running<'_>| running.log().matches("can't be used, keeping the running one").count();
+    let (before, known) = (open(&running), refusals(&running));
+    for more in 1..=8 {
+        running.send(Signal::HUP);
+        running.until("another trial", |running| refusals(running) == known + more);
+    }
+    let after = open(&running);
+    assert!(after.iter().zip(before).all(|(after, before)| *after <= before + 3), "{before:?} {after:?}");
 }
 
 #[test]
