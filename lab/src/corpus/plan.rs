@@ -159,7 +159,7 @@ impl Decided {
 
     /// True if upstream's proxy treats a connection otherwise in mode ipvs. It knows the host by the service address that the
     /// kernel takes as the source, and not by another address of the node: so it neither masquerades the host, where pods aren't
-    /// recognised, nor applies source ranges to it. And it masquerades a hairpin only if the endpoint is of this node.
+    /// recognised, nor applies source ranges to it. And it masquerades a hairpin only if the endpoint's nodeName is this node.
     fn differs_upstream(&self, tried: &Try, destination: &Destination<'_>) -> bool {
         if !(self.beside_upstream && self.profile.binds_addresses) {
             return false;
@@ -170,8 +170,10 @@ impl Decided {
         match &tried.verdict {
             Verdict::Drop => tried.packet.source_local,
             Verdict::Forward(pool) => {
-                let hairpin = pool.keys().any(|endpoint| endpoint.address == tried.packet.source);
-                (tried.packet.source_local && unmasked_host) || (tried.ask.from == Place::Far && hairpin)
+                let local = destination.served.map(|served| &served.port.local.0);
+                let elsewhere = |endpoint| local.is_none_or(|local| !local.contains(endpoint));
+                let mut itself = pool.keys().filter(|endpoint| endpoint.address == tried.packet.source);
+                (tried.packet.source_local && unmasked_host) || itself.any(elsewhere)
             }
             Verdict::Reject | Verdict::Pass => false,
         }
