@@ -160,6 +160,7 @@ impl Decided {
     /// True if upstream's proxy treats a connection otherwise in mode ipvs. It knows the host by the service address that the
     /// kernel takes as the source, and not by another address of the node: so it neither masquerades the host, where pods aren't
     /// recognised, nor applies source ranges to it. And it masquerades a hairpin only if the endpoint's nodeName is this node.
+    /// Its virtual servers without endpoints refuse, also where policy Local leaves none.
     fn differs_upstream(&self, tried: &Try, destination: &Destination<'_>) -> bool {
         if !(self.beside_upstream && self.profile.binds_addresses) {
             return false;
@@ -168,7 +169,10 @@ impl Decided {
         let is_cluster_ip = destination.served.is_some_and(|served| served.frontend.kind == FrontendKind::ClusterIp);
         let unmasked_host = is_cluster_ip && context.local.is_none() && !context.masquerade_all;
         match &tried.verdict {
-            Verdict::Drop => tried.packet.source_local,
+            Verdict::Drop => {
+                let ranges = destination.served.map(|served| &served.frontend.sources);
+                tried.packet.source_local || ranges.is_some_and(|ranges| matches!(ranges, SourceRanges::Any))
+            }
             Verdict::Forward(pool) => {
                 let local = destination.served.map(|served| &served.port.local.0);
                 let elsewhere = |endpoint| local.is_none_or(|local| !local.contains(endpoint));
