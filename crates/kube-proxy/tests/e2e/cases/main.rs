@@ -48,10 +48,10 @@ const DIFFERS: [&str; 15] = [
     "external-ip-is-node-address",
 ];
 /// Further cases in which upstream differs in mode ipvs, with the reason.
-const DIFFERS_IN_IPVS: [(&str, &str); 1] = [(
-    "host-network-same-port",
-    "connections of the host to an endpoint at the node's own address, and a node port's number, are masqueraded, too",
-)];
+const DIFFERS_IN_IPVS: [(&str, &str); 3] =
+    [("host-network-same-port", NUMBERS), ("node-port-and-vip-number", NUMBERS), ("port-numbers-extreme", NUMBERS)];
+/// Its chain of node ports matches every address of the node, those of Services on its device, too.
+const NUMBERS: &str = "a port of a service address that is a node port's number, too, is masqueraded as that";
 /// Situations between two lines that say how far a test is.
 const PROGRESS: usize = 20;
 /// The seeds of the random clusters.
