@@ -1,6 +1,6 @@
-//! `ferry-bench --relay [WAY …]`, all ways by default: one client, one endpoint, and between them, in turn: nothing but a router (direct), the relay of mode
-//! userspace, and HAProxy in TCP mode without and with `option splice-auto`. Three network namespaces on veth pairs, one process
-//! each for the endpoint and what relays.
+//! `ferry-bench --relay [WAY …]`, all ways by default: one client, one endpoint, and between them, in turn: nothing but a
+//! router (direct), the relay of mode userspace, and HAProxy in TCP mode without and with `option splice-auto`. Three network
+//! namespaces on veth pairs, one process each for the endpoint and what relays.
 //!
 //! Throughput of one stream and processor time per gigabit; new connections with one request each; round trips on an established
 //! connection; resident memory with idle connections and, of the relay, with UDP associations.
@@ -18,7 +18,7 @@ use crate::stats;
 pub(crate) use children::{relay_process, server};
 use site::{Process, Site};
 
-/// How long each load runs.
+/// Duration of each load.
 const TIME: Duration = Duration::from_secs(4);
 /// Rounds over all ways; the figures of each round are printed, since the machine's other load varies.
 const ROUNDS: usize = 3;
@@ -32,7 +32,7 @@ const RESERVED: usize = 600;
 /// One way from the client to the endpoint.
 struct Way {
     name: &'static str,
-    /// What relays; nothing if the way is direct.
+    /// The relaying program; nothing if the way is direct.
     process: Option<Process>,
     /// Where the client reaches the endpoint that echoes, and the one that discards.
     echo: SocketAddr,

@@ -13,7 +13,7 @@ const REQUEST_BYTES: usize = 64;
 const CLIENTS: usize = 16;
 /// Round trips that are measured.
 const ROUND_TRIPS: usize = 20_000;
-/// How long answers may take.
+/// Time limit of an answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A connection over which one byte has come back, so it reaches the endpoint.

@@ -17,7 +17,7 @@ const RELAY: &str = "10.78.1.1";
 /// Ports of the endpoint: one that echoes (TCP and UDP), one that discards.
 pub(super) const ECHO: u16 = 7000;
 pub(super) const SINK: u16 = 7001;
-/// How long a process may take to listen.
+/// Time limit until a process listens.
 const START: Duration = Duration::from_secs(10);
 
 /// Client, router and endpoint.

@@ -9,8 +9,8 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 use crate::link;
 
-/// Whether IPVS estimates the rates of a namespace's virtual servers (`Documentation/networking/ipvs-sysctl.rst`); absent while the
-/// module isn't loaded.
+/// The switch of the estimation of rates of a namespace's virtual servers (`Documentation/networking/ipvs-sysctl.rst`); absent
+/// while the module isn't loaded.
 const ESTIMATION: &str = "/proc/sys/net/ipv4/vs/run_estimation";
 /// The loopback interface is always the first one of a namespace.
 const LOOPBACK_INDEX: u32 = 1;

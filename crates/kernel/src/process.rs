@@ -1,8 +1,9 @@
 //! Replaces the running program by a new run of it (`execve(2)`).
 //!
 //! The caller can pass a configuration to the new run, which would otherwise read it from a file that may have changed again, and
-//! the objects that it serves. The process keeps its number, its environment, its standard streams and what a service manager knows of it; threads end, and sockets are
-//! closed. Handlers of signals are lost, too: until the new run has its own, signals whose default would end it are blocked.
+//! the objects that it serves. The process keeps its number, its environment, its standard streams and what a service manager
+//! knows of it; threads end, and sockets are closed. Handlers of signals are lost, too: until the new run has its own, signals
+//! whose default would end it are blocked.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -27,7 +28,7 @@ const PASSING: [libc::c_int; 4] = [libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, l
 /// Signals that end it. The kernel drops them for the first process of a container as long as it has no handlers.
 const ENDING: [libc::c_int; 2] = [libc::SIGTERM, libc::SIGINT];
 
-/// What a run passes to the one that replaces it.
+/// The content that a run passes to the one that replaces it.
 #[derive(Debug, Default)]
 pub struct HandedOver {
     /// the configuration
@@ -69,8 +70,8 @@ pub fn replace(arguments: &[OsString], handed: &HandedOver) -> io::Error {
     command.exec()
 }
 
-/// Returns what the former run passed to [`replace`], each to be read from its beginning. The descriptors are consumed: a second call
-/// returns nothing.
+/// Returns what the former run passed to [`replace`], each to be read from its beginning. The descriptors are consumed: a
+/// second call returns nothing.
 #[must_use]
 pub fn handed_over() -> HandedOver {
     HandedOver { configuration: inherited(CONFIGURATION), objects: inherited(OBJECTS) }
@@ -91,8 +92,8 @@ fn inherited(variable: &str) -> Option<File> {
     memory.rewind().ok().map(|()| memory)
 }
 
-/// Has the kernel kill the program of this command once the thread that starts it has ended, for whatever reason. Tests need no program
-/// for that which may do more than the one that it starts.
+/// Has the kernel kill the program of this command once the thread that starts it has ended, for whatever reason. Tests need no
+/// program for that which may do more than the one that it starts.
 #[cfg(feature = "testing")]
 #[expect(unsafe_code, reason = "the kernel forgets the signal in a new process, so that it has to set it itself")]
 pub fn end_with_thread(command: &mut Command) {
@@ -126,7 +127,8 @@ pub fn accept_ending_signals() -> io::Result<()> {
     mask(libc::SIG_UNBLOCK, &ENDING)
 }
 
-/// The path of the program's file, by which tools name the process; [`RUNNING`], which they show as `exe`, if another file is there.
+/// The path of the program's file, by which tools name the process; [`RUNNING`], which they show as `exe`, if another file is
+/// there.
 fn program() -> PathBuf {
     let identity = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino()));
     let running = PathBuf::from(RUNNING);
@@ -136,8 +138,8 @@ fn program() -> PathBuf {
     }
 }
 
-/// Ignores SIGPIPE, as the standard library does at a start: before execve(2) it restores the kernel's action, which other threads that
-/// still run would be subject to.
+/// Ignores SIGPIPE, as the standard library does at a start: before execve(2) it restores the kernel's action, which other
+/// threads that still run would be subject to.
 #[expect(unsafe_code, reason = "the C library's function")]
 fn ignore_broken_pipes() {
     // SAFETY: the disposition is one of the constants.

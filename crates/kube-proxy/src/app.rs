@@ -66,8 +66,8 @@ const LOOKUP: Duration = Duration::from_secs(1);
 /// Stack of the source's thread: manifests may nest deeply.
 const SOURCE_STACK_BYTES: usize = 8 * 1024 * 1024;
 
-/// Runs until an unrecoverable failure. Signals end the process at once; the rules stay in the kernel. After a reload, `handed` are the
-/// objects of the run before.
+/// Runs until an unrecoverable failure. Signals end the process at once; the rules stay in the kernel. After a reload, `handed`
+/// are the objects of the run before.
 pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<File>) -> anyhow::Result<()> {
     prepare_process(&options)?;
     let metrics = new_metrics(&options.config)?;
@@ -157,8 +157,8 @@ pub fn initialize(options: &RunOptions, origin: Origin) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the source and the engines as [`run`] would, and closes them again, without a thread or a rule; mode ipvs makes its device and
-/// sets its parameters of the kernel. Returns the families that would be served.
+/// Opens the source and the engines as [`run`] would, and closes them again, without a thread or a rule; mode ipvs makes its
+/// device and sets its parameters of the kernel. Returns the families that would be served.
 ///
 /// # Errors
 /// If [`run`] would fail with these inputs. Addresses of servers are not tried.

@@ -1,4 +1,4 @@
-//! What the relay asks for each new connection: the endpoints to try, in order.
+//! The choice of endpoints that the relay asks for at each new connection, in the order in which they are tried.
 
 use std::fmt::Debug;
 use std::net::IpAddr;

@@ -11,10 +11,10 @@ pub struct Config {
     pub workers: usize,
     /// The time limits of the tries of one connection, against one endpoint after another.
     pub dial_limits: [Duration; MAX_TRIES],
-    /// What becomes of the TCP connections of an endpoint that is removed. UDP clients get another endpoint with their next
+    /// The fate of the TCP connections of an endpoint that is removed. UDP clients get another endpoint with their next
     /// datagram.
     pub removal: Removal,
-    /// How long a UDP association lasts without a datagram either way.
+    /// Time without a datagram either way after which a UDP association ends.
     pub udp_idle: Duration,
     /// The most open TCP connections of all ports.
     pub max_connections: usize,
@@ -26,7 +26,7 @@ pub struct Config {
     pub splice: bool,
 }
 
-/// What becomes of the established connections of a removed endpoint.
+/// The fate of the established connections of a removed endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
     /// They live until they end.

@@ -10,7 +10,7 @@ pub struct Count(AtomicU64);
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicUsize);
 
-/// What a service port has served and refused.
+/// The counts of what a service port has served and refused.
 #[derive(Debug, Default)]
 pub struct PortCounters {
     /// Connections that reached an endpoint.
@@ -39,7 +39,7 @@ pub struct PortCounters {
     pub dropped_datagrams: Count,
 }
 
-/// What one endpoint of a service port has served.
+/// The counts of what one endpoint of a service port has served.
 #[derive(Debug, Default)]
 pub struct EndpointCounters {
     /// Established connections, and UDP associations.

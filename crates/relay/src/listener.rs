@@ -25,7 +25,7 @@ pub struct Listener {
     pub protocol: Protocol,
     /// Where its socket comes from.
     pub bind: Bind,
-    /// What it serves.
+    /// The port that it serves.
     pub port: Arc<Port>,
 }
 
@@ -40,7 +40,7 @@ pub enum ListenerState {
     Lost(String),
 }
 
-/// What the task of a listener and its owner share.
+/// The state that the task of a listener shares with its owner.
 #[derive(Debug)]
 pub(crate) struct Shared {
     port: RwLock<Arc<Port>>,
@@ -156,7 +156,7 @@ impl Serving {
     }
 }
 
-/// What opens a listener again: its protocol, address and `SO_REUSEPORT`. A socket that was given open has none.
+/// The facts that open a listener again: its protocol, address and `SO_REUSEPORT`. A socket that was given open has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reopening {
     pub(crate) protocol: Protocol,

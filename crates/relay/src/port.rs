@@ -19,7 +19,7 @@ pub struct Port {
     counters: PortCounters,
 }
 
-/// Why a connection, or the first datagram of a client, was refused.
+/// The reason why a connection, or the first datagram of a client, was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// the source ranges don't contain the client
@@ -34,7 +34,7 @@ pub(crate) enum Refusal {
     Exhausted,
 }
 
-/// What is counted by a [`Permit`].
+/// The kind of what is counted by a [`Permit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// a TCP connection

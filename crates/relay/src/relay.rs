@@ -19,10 +19,10 @@ use crate::listener::{self, Listener, ListenerState, Reopening, Serving, Shared}
 use crate::socket::Bind;
 use crate::worker::{Seat, Worker};
 
-/// How often the end of the last connection is looked for while draining.
+/// Interval of the looks for the end of the last connection while draining.
 const DRAIN_STEP: Duration = Duration::from_millis(5);
 
-/// How long a method waits for a thread to close a removed listener's socket; only a stuck thread takes so long.
+/// Time limit of a method that waits for a thread to close a removed listener's socket; only a stuck thread takes so long.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// The identity of a listener, chosen by the caller.

@@ -20,7 +20,7 @@ pub struct Worker {
     stop: Arc<Notify>,
 }
 
-/// What the tasks of one thread share.
+/// The state that the tasks of one thread share.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) config: Arc<Config>,
@@ -32,7 +32,7 @@ pub(crate) struct Context {
     pub(crate) connections: AtomicUsize,
 }
 
-/// How other threads reach one.
+/// The handle by which other threads reach one.
 #[derive(Clone, Debug)]
 pub(crate) struct Seat {
     pub(crate) handle: Handle,

@@ -1,4 +1,5 @@
-//! Finds the place of an invalid value in its file: errors of validation have upstream's names of fields, which are those of Go's types.
+//! Finds the place of an invalid value in its file: errors of validation have upstream's names of fields, which are those of
+//! Go's types.
 
 use super::decode::parse;
 use super::ferry;
@@ -52,7 +53,8 @@ fn find<'a>(root: &'a Node, path: &str) -> Option<&'a Node> {
     Some(item.unwrap_or(node))
 }
 
-/// Collects the fields of this name, whatever the case of its letters: Go's names begin with a capital, and have whole words of them.
+/// Collects the fields of this name, whatever the case of its letters: Go's names begin with a capital, and have whole words of
+/// them.
 fn collect<'a>(node: &'a Node, section: &'a str, name: &str, found: &mut Vec<Field<'a>>) {
     let Value::Map(entries) = &node.value else { return };
     for (key, node) in entries {

@@ -11,7 +11,8 @@ struct Buffer {
     lost: AtomicU64,
 }
 
-/// Words of a buffer: at 100 samples of 30 addresses a second, six minutes of one processor. The kernel adds pages when they are used.
+/// Words of a buffer: at 100 samples of 30 addresses a second, six minutes of one processor. The kernel adds pages when they
+/// are used.
 const WORDS: usize = 1 << 20;
 
 /// The buffer of the recording; null without one.

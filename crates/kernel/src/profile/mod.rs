@@ -3,7 +3,8 @@
 //! A timer of the process's processor time sends SIGPROF (`setitimer(2)`), which the kernel gives to a running thread. The handler
 //! follows the frame pointers of the stack that it has interrupted (`stack`) and notes what it finds (`buffer`). It takes no
 //! lock and allocates nothing, and reads the stack by a system call, which fails where there is no memory: so it can neither
-//! deadlock nor crash the process, whatever was interrupted. Stacks end early at functions that were compiled without frame pointers.
+//! deadlock nor crash the process, whatever was interrupted. Stacks end early at functions that were compiled without frame
+//! pointers.
 
 mod buffer;
 mod stack;

@@ -95,8 +95,8 @@ fn try_addresses(running: &RunOptions, next: &RunOptions) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Lists the changed settings for the log; the list is empty only if nothing has changed. Usually it has the lines of the new configuration
-/// (in the form of `--write-config-to`) that the running one lacks, or else the removed lines.
+/// Lists the changed settings for the log; the list is empty only if nothing has changed. Usually it has the lines of the new
+/// configuration (in the form of `--write-config-to`) that the running one lacks, or else the removed lines.
 fn differences(running: &KubeProxyConfiguration, next: &KubeProxyConfiguration) -> Vec<String> {
     // By their texts: a number that is none differs from itself.
     if format!("{running:?}") == format!("{next:?}") {

@@ -72,17 +72,17 @@ impl Desk {
 
     /// Takes the objects of a snapshot and decides, as [`Self::apply`]; nothing is left undecided where they weren't taken.
     pub fn restore(&self, objects: Vec<KubeObject>) -> (Restored, Applied) {
-        let mut core = self.lock();
-        match core.restore(objects) {
-            Restored::Done => (Restored::Done, decide(&mut core)),
-            other => (other, Applied::Decided),
-        }
+        self.begin_with(|core| core.restore(objects))
     }
 
     /// Takes the objects of a former run of this program, whose rules serve, and decides, as [`Self::restore`].
     pub fn take_over(&self, objects: Vec<KubeObject>) -> (Restored, Applied) {
+        self.begin_with(|core| core.take_over(objects))
+    }
+
+    fn begin_with(&self, objects: impl FnOnce(&mut Core) -> Restored) -> (Restored, Applied) {
         let mut core = self.lock();
-        match core.take_over(objects) {
+        match objects(&mut core) {
             Restored::Done => (Restored::Done, decide(&mut core)),
             other => (other, Applied::Decided),
         }

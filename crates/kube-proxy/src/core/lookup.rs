@@ -10,8 +10,8 @@ use super::gate::{Gate, Readiness};
 use super::{NeverReady, NodeFacts};
 use crate::input::Input;
 
-/// Takes the inputs of a source until the Node of this name is known, or the wait for it has ended as at any start. With a `limit` it ends
-/// after that time in any case.
+/// Takes the inputs of a source until the Node of this name is known, or the wait for it has ended as at any start. With a
+/// `limit` it ends after that time in any case.
 ///
 /// # Errors
 /// If what the configuration needs of the Node doesn't arrive in time, or the source has ended.

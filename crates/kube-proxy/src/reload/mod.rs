@@ -76,7 +76,8 @@ const CHILDREN: Duration = Duration::from_secs(10);
 const CORE: Duration = Duration::from_secs(1);
 const BUSY: &str = "the running program is busy with a child process";
 
-/// Follows the files and SIGHUP until the program is replaced; the next run gets the objects of this one, if they are an API server's.
+/// Follows the files and SIGHUP until the program is replaced; the next run gets the objects of this one, if they are an API
+/// server's.
 ///
 /// # Errors
 /// If SIGHUP can't be handled, or the program can't be replaced: the next start has the changed configuration.
@@ -97,9 +98,11 @@ pub async fn follow(
         });
         let outcome;
         (check, outcome) = checked.await.context("reading the configuration again")?;
-        metrics.config.read(!matches!(outcome, Outcome::Unusable { .. }));
         match outcome {
-            Outcome::Same => refused = None,
+            Outcome::Same => {
+                metrics.config.read(true);
+                refused = None;
+            }
             Outcome::Changed { changed, text } => {
                 if let Some(rest) = Rest::of(objects.as_ref()).await? {
                     return Err(replace(&changed.join("; "), text.as_deref(), &rest));
@@ -115,6 +118,7 @@ pub async fn follow(
                 refused = Some(BUSY.to_owned());
             }
             Outcome::Unusable { error, also } => {
+                metrics.config.read(false);
                 also.into_iter().for_each(|path| files.add(path));
                 let err = format!("{error:#}");
                 if refused.as_ref() != Some(&err) {
@@ -149,7 +153,7 @@ fn replace(changed: &str, text: Option<&str>, rest: &Rest<'_>) -> anyhow::Error 
     anyhow::Error::new(error).context("the changed configuration needs a restart: the program can't execute itself")
 }
 
-/// What the next run gets: it can do without the objects, and not without the configuration.
+/// The content for the next run, which can do without the objects, and not without the configuration.
 fn handed_over(text: Option<&str>, last: Option<&LastObjects<'_>>) -> io::Result<HandedOver> {
     let configuration = text.map(in_memory).transpose()?;
     let objects = last.map_or(Ok(None), LastObjects::encode).unwrap_or_else(|error| {

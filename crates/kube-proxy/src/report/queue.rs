@@ -44,7 +44,7 @@ impl Reports {
         }
     }
 
-    /// Ends a wait as an urgent report does: somebody else has taken the reports.
+    /// Ends a wait as an urgent report does: the reports were taken by a scrape.
     pub fn wake(&self) {
         self.0.wake.notify_one();
     }

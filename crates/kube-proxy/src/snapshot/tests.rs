@@ -281,7 +281,7 @@ fn a_run_takes_the_objects_of_the_one_before_whose_rules_serve() {
     // An older file is of no use, and its absence is no news.
     let (served, log) = after.start();
     assert!(!served && log.is_empty(), "{log}");
-    // A third run while the server is away knows the same time.
+    // A third run while the server is away has the same time.
     let third = Bench::beside(|_| Ok(true));
     handed_over(&after, &third, NODE);
     let again = third.freshness.snapshot_in_use().unwrap();

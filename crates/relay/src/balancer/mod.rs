@@ -15,7 +15,7 @@ use crate::choose::{Choice, Choose, MAX_TRIES};
 use crate::endpoint::Endpoint;
 use affinity::AffinityMap;
 
-/// How long an endpoint that failed stands behind the others, by default.
+/// Default time for which an endpoint that failed stands behind the others.
 pub const DEFAULT_PENALTY: Duration = Duration::from_secs(10);
 
 /// The endpoints of a service port and the turn among them.

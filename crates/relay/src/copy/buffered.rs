@@ -13,7 +13,7 @@ pub(super) const SMALL_BYTES: usize = 4096;
 /// The buffer on the heap while a large stream flows.
 const LARGE_BYTES: usize = 32 << 10;
 
-/// What one read and one write have done.
+/// The result of one read and one write.
 #[derive(Debug)]
 pub(super) enum Passed {
     /// The source has no bytes for now.

@@ -27,7 +27,7 @@ pub(crate) use splice::Pipes;
 /// After this many bytes of one direction other connections get their turn.
 const TURN_BYTES: usize = 1 << 20;
 
-/// How a connection ended.
+/// The end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// Both sides have closed, and all bytes were passed on.
@@ -50,7 +50,7 @@ pub(crate) struct Meter<'a> {
     pub(crate) endpoint: &'a Count,
 }
 
-/// How one direction ended.
+/// The end of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finish {
     /// The source closed, and its end was passed on.
@@ -61,7 +61,7 @@ enum Finish {
     SinkLost,
 }
 
-/// What a burst of copying ended with.
+/// The end of a burst of copying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Burst {
     /// The source has no more bytes for now; it had less than a buffer on the stack holds.
@@ -96,7 +96,7 @@ pub(crate) async fn both_ways(
     }
 }
 
-/// What remains after the direction from `source` to `sink` has ended.
+/// Copies what remains after the direction from `source` to `sink` has ended.
 async fn rest(
     finish: Finish,
     (socket, source): (&TcpStream, Side),

@@ -44,7 +44,7 @@ pub(crate) struct Pipe {
     large: bool,
 }
 
-/// What one `splice(2)` has done.
+/// The result of one `splice(2)`.
 #[derive(Debug)]
 enum Moved {
     Bytes(usize),

@@ -1,4 +1,4 @@
-//! What the tests share: a network namespace for each, a relay with its threads, servers, and waiting for a state.
+//! The parts that the tests share: a network namespace for each, a relay with its threads, servers, and waiting for a state.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read as _, Write as _};

@@ -13,7 +13,7 @@ use proptest::test_runner::{Config as Cases, TestRunner};
 
 use crate::kit::{LOOPBACK, Running, config, eventually, isolated, port};
 
-/// What one side does.
+/// An action of one side.
 #[derive(Clone, Debug)]
 struct Script {
     writes: Vec<Write>,
@@ -30,7 +30,7 @@ struct Write {
     pause: Duration,
 }
 
-/// What one side has seen.
+/// The observations of one side.
 #[derive(Debug)]
 struct Seen {
     /// Bytes that it wrote; fewer than in its script if the connection was reset before.

@@ -24,7 +24,7 @@ const WEB: u16 = 62;
 const SECCOMP: &str = "/usr/share/containers/seccomp.json";
 /// Time limit until a container serves, or has initialised the node.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What the init container sets for the proxy, which may not: a timeout of connection tracking, in seconds.
+/// The parameter that the init container sets for the proxy, which may not: a timeout of connection tracking, in seconds.
 const TRACKING: (&str, &str) = ("net.netfilter.nf_conntrack_tcp_timeout_established", "7200");
 /// The folder of the configuration, in the container.
 const CONFIGURATION: &str = "/var/lib/kube-proxy";

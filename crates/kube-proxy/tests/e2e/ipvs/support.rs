@@ -145,7 +145,7 @@ pub(crate) fn counted(node: &Host) -> BTreeMap<String, u64> {
     listed.lines().filter_map(server).collect()
 }
 
-/// What is read when two readings agree: the kernel updates statistics every two seconds.
+/// The value on which two readings agree: the kernel updates statistics every two seconds.
 pub(crate) fn settled<T>(read: impl Fn() -> T, agree: impl Fn(&T, &T) -> bool) -> T {
     let mut last = read();
     until("statistics", Duration::from_secs(10), || {
