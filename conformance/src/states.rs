@@ -36,6 +36,7 @@ pub fn context(family: Family) -> Context {
         node_ip: None,
         node_addresses: [].into(),
         local_addresses: [].into(),
+        relay_address: None,
         local: Some(pods),
         masquerade_all: false,
         masquerade_mark: 0x4000,
@@ -49,7 +50,8 @@ pub fn context_for(family: Family, profile: &Profile) -> Context {
     let node = [address(family, 0, 1), address(family, 0, 2)];
     let node_addresses = if profile.lists_node_addresses { node.into() } else { [].into() };
     let local_addresses = if profile.binds_addresses { node.into() } else { [].into() };
-    Context { node_addresses, local_addresses, ..context(family) }
+    let relay_address = profile.relays().then(|| address(family, 0, 1));
+    Context { node_addresses, local_addresses, relay_address, ..context(family) }
 }
 
 /// A base state in which every address serves node ports.

@@ -23,6 +23,9 @@ pub struct Context {
     /// the addresses of the machine on interfaces other than the proxy's own devices, sorted, without those that no Service can
     /// have; empty unless the profile [binds addresses](crate::Profile::binds_addresses)
     pub local_addresses: Arc<[IpAddr]>,
+    /// the address of the machine at which rules hand connections to the proxy's own listeners; `None` unless the profile
+    /// [relays](crate::Profile::relays). Loopback, which only the node itself reaches, while no other one is known
+    pub relay_address: Option<IpAddr>,
     /// the detector of packets from pods of this node; `None` detects none
     pub local: Option<LocalDetector>,
     /// every connection to a cluster IP is masqueraded

@@ -29,8 +29,11 @@ pub fn decide<'a>(
     profile: &Profile,
 ) -> Verdict {
     let asked = Asked::find(states, packet);
-    let serves_here =
-        |port: &PortState| serves_node_ports(base, packet) && port.serves_node_port_at(packet.destination);
+    // A relay is reached at loopback from there only.
+    let is_spoofed = profile.relays() && packet.destination.is_loopback() && packet.interface.is_some();
+    let serves_here = |port: &PortState| {
+        serves_node_ports(base, packet) && port.serves_node_port_at(packet.destination) && !is_spoofed
+    };
     let by_node_port = asked.by_node_port.filter(|(port, _)| serves_here(port));
     if profile.refuses_by_hook {
         let found = [asked.by_vip, by_node_port].into_iter().flatten();

@@ -129,12 +129,14 @@ pub fn context(
         let addresses: BTreeSet<IpAddr> = local_addresses.iter().filter(servable).copied().collect();
         addresses.into_iter().collect()
     };
+    let relay_address = profile.relays().then(|| relay_address(node_ip(settings, node, family), local_addresses));
     Context {
         node_name: settings.node_name.clone(),
         zone: node.and_then(|node| node.zone.as_deref()).map(str::to_owned),
         node_ip: Some(node_ip(settings, node, family)),
         node_addresses: if profile.lists_node_addresses { serving() } else { [].into() },
         local_addresses: if profile.binds_addresses { other_interfaces() } else { [].into() },
+        relay_address,
         local: detector(settings, node, family),
         masquerade_all: settings.masquerade_all,
         masquerade_mark: 1 << (settings.masquerade_bit % 32),
@@ -166,7 +168,8 @@ pub fn base(
         check_node(node, &mut diagnostics);
         check_retained(node, settings, store, family, &mut diagnostics);
     }
-    // Only IPv4 can route a connection from loopback elsewhere. The selection `primary` doesn't include loopback.
+    // Only IPv4 can route a connection from loopback elsewhere, and a relay does as the rules do. The selection `primary` doesn't
+    // include loopback.
     let may_serve_localhost = profile.serves_localhost
         && settings.localhost_node_ports
         && settings.node_port_addresses != NodePortSelection::Primary
@@ -186,6 +189,16 @@ pub(crate) fn node_ip(settings: &Settings, node: Option<&Node>, family: Family) 
     let of_node = |node| primary(node, family)?.address.as_ref().ok().copied();
     let bound = settings.bind_address.filter(|address| Family::of(*address) == family);
     bound.or_else(|| node.and_then(of_node)).unwrap_or(loopback(family))
+}
+
+/// The node's primary address if the machine has it, else the machine's first one, else loopback.
+fn relay_address(node_ip: IpAddr, local_addresses: &[IpAddr]) -> IpAddr {
+    let family = Family::of(node_ip);
+    if local_addresses.contains(&node_ip) {
+        return node_ip;
+    }
+    let usable = |address: &&IpAddr| Family::of(**address) == family && special(**address).is_none();
+    local_addresses.iter().filter(usable).min().copied().unwrap_or(loopback(family))
 }
 
 fn loopback(family: Family) -> IpAddr {

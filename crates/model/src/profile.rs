@@ -22,12 +22,12 @@ pub struct Profile {
     pub rejects_unknown_ports: bool,
     /// the host is rejected at an external frontend without endpoints (not iptables)
     pub rejects_host_to_external: bool,
-    /// a source outside the source ranges is dropped even if the frontend has no endpoints to reject for (nftables)
+    /// a source outside the source ranges is dropped even if the frontend has no endpoints to reject for (not iptables)
     pub filters_sources_before_reject: bool,
     /// only what no frontend has translated is refused, and each kind of frontend refuses in some hooks only: a cluster IP
     /// in forward and output, the others in input and forward; a node port on every address of the node (iptables)
     pub refuses_by_hook: bool,
-    /// node ports are served on 127.0.0.1 too, if configured (iptables)
+    /// node ports are served on 127.0.0.1 too, if configured (iptables, userspace)
     pub serves_localhost: bool,
     /// a node port is an object for each address that serves it, so the context carries those addresses, and the base state
     /// names the same (ipvs)
@@ -36,7 +36,7 @@ pub struct Profile {
     /// is refused and not forwarded, whatever kind of address it is, and the node's own connections to it have it as their
     /// source. So the context carries the addresses of the other interfaces (ipvs)
     pub binds_addresses: bool,
-    /// connections into the ranges of cluster IPs, to an address that no Service has, are dropped (nftables)
+    /// connections into the ranges of cluster IPs, to an address that no Service has, are dropped (nftables, userspace)
     pub drops_unassigned_cluster_ips: bool,
     /// connections are balanced by a [`Scheduler`](crate::Scheduler) with weights, which a Service's annotations choose (ipvs)
     pub balances: bool,
@@ -49,7 +49,13 @@ pub struct Profile {
 
 impl Profile {
     /// Of every mode.
-    pub const ALL: &[Self] = &[Self::IPTABLES, Self::IPVS, Self::NFTABLES];
+    pub const ALL: &[Self] = &[Self::IPTABLES, Self::IPVS, Self::NFTABLES, Self::USERSPACE];
+
+    /// True if the proxy itself accepts connections and makes others to endpoints: an endpoint sees an address of the node, and
+    /// SCTP is not served.
+    pub const fn relays(self) -> bool {
+        matches!(self.reply_owner, ReplyOwner::Proxy)
+    }
 
     /// The nftables mode.
     pub const NFTABLES: Self = Self {
@@ -103,5 +109,23 @@ impl Profile {
         balances: true,
         ends_connections: true,
         reply_owner: ReplyOwner::Endpoint,
+    };
+
+    /// The userspace mode.
+    pub const USERSPACE: Self = Self {
+        short_circuit: true,
+        local_falls_back: false,
+        masquerades_host_on_local: true,
+        rejects_unknown_ports: true,
+        rejects_host_to_external: true,
+        filters_sources_before_reject: true,
+        refuses_by_hook: false,
+        serves_localhost: true,
+        lists_node_addresses: false,
+        binds_addresses: false,
+        drops_unassigned_cluster_ips: true,
+        balances: false,
+        ends_connections: false,
+        reply_owner: ReplyOwner::Proxy,
     };
 }

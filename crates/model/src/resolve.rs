@@ -63,6 +63,11 @@ pub fn resolve(
         let mut ready_here = health_check_port(service).map(|port| (port, BTreeSet::new()));
         state.ports.reserve_exact(ports.len().min(MAX_FRONTENDS));
         for port in &ports {
+            if profile.relays() && port.protocol == Protocol::Sctp {
+                let message = "SCTP can't be relayed: not served in this mode";
+                resolver.findings.add(Field::at("spec.ports", port.index, ".protocol"), Cause::Object, &message);
+                continue;
+            }
             let endpoints = index.endpoints(port.name, port.protocol, resolver.room.unwrap_or(0), &mut rows);
             let Some(addresses) = resolver.fits(port, endpoints) else {
                 if state.ports.is_empty() {

@@ -324,4 +324,9 @@ impl Treatment {
     pub const fn all(action: Action) -> Self {
         Self { pod: action, host: action, other: action }
     }
+
+    /// With each action changed.
+    pub(crate) fn map(self, change: impl Fn(Action) -> Action) -> Self {
+        Self { pod: change(self.pod), host: change(self.host), other: change(self.other) }
+    }
 }

@@ -102,6 +102,7 @@ pub(crate) fn context_of(family: Family) -> Context {
         node_ip: Some(ip(address)),
         node_addresses: [].into(),
         local_addresses: [].into(),
+        relay_address: None,
         local: Some(LocalDetector::Cidr(pods.parse().unwrap())),
         masquerade_all: false,
         masquerade_mark: 0x4000,

@@ -47,6 +47,7 @@ impl Matrix<'_> {
             }
             FrontendKind::ExternalIp | FrontendKind::LoadBalancer | FrontendKind::NodePort => self.external(),
         };
+        let treatment = if self.profile.relays() { treatment.map(relayed) } else { treatment };
         // Without a detector, pods count as other sources.
         if self.detects_pods { treatment } else { Treatment { pod: treatment.other, ..treatment } }
     }
@@ -97,6 +98,14 @@ impl Matrix<'_> {
         } else {
             Treatment { host: Action::Pass, ..REJECT }
         }
+    }
+}
+
+/// A relay's connection to an endpoint is one of the node.
+fn relayed(action: Action) -> Action {
+    match action {
+        Action::Forward { to, .. } => Action::Forward { to, snat: Snat::Masquerade },
+        Action::Drop | Action::Reject | Action::Pass => action,
     }
 }
 

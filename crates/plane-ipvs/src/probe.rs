@@ -73,6 +73,7 @@ fn chains(family: Family, sources: SourcesId) -> Vec<(ChainName, Rules)> {
         node_ip: None,
         node_addresses: [].into(),
         local_addresses: [].into(),
+        relay_address: None,
         local: Some(LocalDetector::InterfacePrefix("veth".to_owned())),
         masquerade_all: false,
         masquerade_mark: 1 << 14,

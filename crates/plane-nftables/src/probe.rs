@@ -81,6 +81,7 @@ fn chains(family: Family, id: PortId, sources: SourcesId) -> Vec<(ChainName, Rul
         node_ip: None,
         node_addresses: [].into(),
         local_addresses: [].into(),
+        relay_address: None,
         local: Some(LocalDetector::InterfacePrefix("veth".to_owned())),
         masquerade_all: false,
         masquerade_mark: 1 << 14,

@@ -194,6 +194,7 @@ mod tests {
             node_ip: None,
             node_addresses: [].into(),
             local_addresses: [].into(),
+            relay_address: None,
             local: None,
             masquerade_all: false,
             masquerade_mark,

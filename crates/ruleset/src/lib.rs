@@ -6,6 +6,7 @@
 //! - Sets: [`layout`] declares them, [`fields`] encodes and decodes keys and values, [`sources`] merges source ranges.
 //! - Transactions: [`encode`] writes chains and sets of source ranges, [`marks`] records the positions of operations, [`failure`]
 //!   maps the kernel's errors to the engine's.
+//! - A mode's own table with all this: [`table`].
 //! - Foreign changes: [`watch`] detects them with one listener for the engines of a process.
 //! - For tests and people: [`trace`] simulates chains and sets on a packet, [`text`] prints a table for the `nft` tool.
 
@@ -19,6 +20,7 @@ pub mod names;
 pub mod rule;
 pub mod rules;
 pub mod sources;
+pub mod table;
 pub mod text;
 pub mod trace;
 pub mod watch;

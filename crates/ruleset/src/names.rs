@@ -1,7 +1,24 @@
 //! Names of the constant sets and chains of a table.
 
+use std::fmt::{Debug, Display};
+use std::hash::Hash;
+
+/// The constant names of one kind, as [`names!`](crate::names!) declares them.
+pub trait Name: Copy + Debug + Display + Ord + Hash + Send + Sync + 'static {
+    /// All of them.
+    const ALL: &'static [Self];
+
+    /// Its name in the kernel.
+    fn name(self) -> &'static str;
+
+    /// Parses a name; `None` for any other text.
+    fn parse(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|known| known.name() == name)
+    }
+}
+
 /// Declares an enum of constant names: `names! { Chain { Reject = "reject-chain", } }` makes the variants with `ALL`, `name`,
-/// `parse` (private to the module) and `Display`.
+/// `Display` and the trait [`Name`](crate::names::Name).
 #[macro_export]
 macro_rules! names {
     ($(#[$meta:meta])* $enum:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)* }) => {
@@ -18,8 +35,13 @@ macro_rules! names {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            fn parse(name: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|known| known.name() == name)
+        }
+
+        impl $crate::names::Name for $enum {
+            const ALL: &'static [Self] = Self::ALL;
+
+            fn name(self) -> &'static str {
+                Self::name(self)
             }
         }
 
@@ -34,6 +56,8 @@ macro_rules! names {
 #[cfg(test)]
 #[expect(unreachable_pub, reason = "the macro is for items of other crates")]
 mod tests {
+    use super::Name as _;
+
     names! {
         /// Two chains.
         Chain {

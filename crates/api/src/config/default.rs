@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use super::GoDuration;
 use super::types::{
     ClientConnection, Conntrack, DetectLocal, FerryConfiguration, IpTables, Ipvs, KubeProxyConfiguration,
-    LOCAL_MODE_CLUSTER_CIDR, LogOptions, Logging, MODE_NFTABLES, NODE_PORT_ADDRESSES_PRIMARY, NfTables, WinKernel,
+    LOCAL_MODE_CLUSTER_CIDR, LogOptions, Logging, MODE_NFTABLES, NODE_PORT_ADDRESSES_PRIMARY, NfTables, Userspace,
+    WinKernel,
 };
 use crate::wire::address::{parse_ip, split_host_port};
 
@@ -126,6 +127,21 @@ impl Default for FerryConfiguration {
             accept_forward: false,
             snapshot: String::new(),
             snapshot_max_age: GoDuration::from_secs(24 * 60 * 60),
+            userspace: Userspace::default(),
+        }
+    }
+}
+
+impl Default for Userspace {
+    fn default() -> Self {
+        Self {
+            way: String::new(),
+            udp_timeout: GoDuration::from_nanos(250_000_000),
+            max_connections: 100_000,
+            max_connections_per_port: 0,
+            max_associations: 50_000,
+            termination_grace_period: GoDuration::from_secs(15 * 60),
+            drain_timeout: GoDuration::from_secs(2),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use super::fields::FieldError;
 use super::tree::{Node, Value};
-use super::types::FerryConfiguration;
+use super::types::{FerryConfiguration, Userspace};
 use super::{DurationError, GoDuration};
 
 /// The kind of the document.
@@ -24,6 +24,30 @@ const PING: &str = "ipvsPingOnlyWithEndpoints";
 const FORWARD: &str = "acceptForward";
 const SNAPSHOT: &str = "snapshot";
 const MAX_AGE: &str = "snapshotMaxAge";
+const WAY: &str = "userspaceWay";
+const UDP_TIMEOUT: &str = "userspaceUDPTimeout";
+const MAX_CONNECTIONS: &str = "userspaceMaxConnections";
+const MAX_OF_PORT: &str = "userspaceMaxConnectionsPerPort";
+const MAX_ASSOCIATIONS: &str = "userspaceMaxAssociations";
+const RELAY_GRACE: &str = "userspaceTerminationGracePeriod";
+const DRAIN: &str = "userspaceDrainTimeout";
+
+/// All fields, in the order of messages.
+const FIELDS: [&str; 13] = [
+    FALLBACK,
+    GRACE_PERIOD,
+    PING,
+    FORWARD,
+    SNAPSHOT,
+    MAX_AGE,
+    WAY,
+    UDP_TIMEOUT,
+    MAX_CONNECTIONS,
+    MAX_OF_PORT,
+    MAX_ASSOCIATIONS,
+    RELAY_GRACE,
+    DRAIN,
+];
 
 /// True if a document is meant to hold Ferry's own settings, with the right kind and version or not.
 pub(super) fn is_own(document: &Value) -> bool {
@@ -63,13 +87,29 @@ pub(super) fn read(root: &Node) -> Result<FerryConfiguration, FieldError> {
             FORWARD => read_boolean(node, FORWARD, &mut config.accept_forward)?,
             SNAPSHOT => read_text(node, SNAPSHOT, &mut config.snapshot)?,
             MAX_AGE => read_duration(node, MAX_AGE, "24h", &mut config.snapshot_max_age)?,
+            _ if read_userspace(name, node, &mut config.userspace)? => {}
             _ => {
-                let known = [FALLBACK, GRACE_PERIOD, PING, FORWARD, SNAPSHOT, MAX_AGE].join(", ");
+                let known = FIELDS.join(", ");
                 return Err(fault(format!("unknown field: remove or correct it, the fields are {known}")));
             }
         }
     }
     Ok(config)
+}
+
+/// Reads a field of mode userspace; false if this is none.
+fn read_userspace(name: &str, node: &Node, to: &mut Userspace) -> Result<bool, FieldError> {
+    match name {
+        WAY => read_text(node, WAY, &mut to.way)?,
+        UDP_TIMEOUT => read_duration(node, UDP_TIMEOUT, "250ms", &mut to.udp_timeout)?,
+        MAX_CONNECTIONS => read_number(node, MAX_CONNECTIONS, &mut to.max_connections)?,
+        MAX_OF_PORT => read_number(node, MAX_OF_PORT, &mut to.max_connections_per_port)?,
+        MAX_ASSOCIATIONS => read_number(node, MAX_ASSOCIATIONS, &mut to.max_associations)?,
+        RELAY_GRACE => read_duration(node, RELAY_GRACE, "15m", &mut to.termination_grace_period)?,
+        DRAIN => read_duration(node, DRAIN, "2s", &mut to.drain_timeout)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
 }
 
 /// A list of texts; null leaves the default, as in the other readers.
@@ -107,6 +147,20 @@ fn read_duration(node: &Node, field: &str, example: &str, to: &mut GoDuration) -
             })?;
         }
         _ => return Err(wrong(node, Some(field), &format!("a duration such as {example}"))),
+    }
+    Ok(())
+}
+
+fn read_number(node: &Node, field: &str, to: &mut i32) -> Result<(), FieldError> {
+    match node.value {
+        Value::Null => {}
+        Value::Integer(value) => {
+            *to = i32::try_from(value).map_err(|_error| FieldError {
+                location: node.referenced,
+                message: format!("{KIND}.{field}: {value} is too large: it must fit into 32 bits"),
+            })?;
+        }
+        _ => return Err(wrong(node, Some(field), "a whole number")),
     }
     Ok(())
 }

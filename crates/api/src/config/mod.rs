@@ -14,6 +14,7 @@ mod ferry;
 mod fields;
 mod gates;
 mod place;
+mod port_range;
 mod quantity;
 mod scalar;
 mod tree;
@@ -28,11 +29,12 @@ pub use decode::{Decoded, decode};
 pub use duration::{DurationError, GoDuration};
 pub use error::DecodeError;
 pub use gates::{COMPONENT_FLAGZ, COMPONENT_STATUSZ, Feature, GivenGate, Maturity};
+pub use port_range::PortRange;
 pub use quantity::canonical_quantity;
 pub use types::{
     ClientConnection, Conntrack, DetectLocal, Effective, FerryConfiguration, IpTables, Ipvs, KubeProxyConfiguration,
     LOCAL_MODE_BRIDGE_INTERFACE, LOCAL_MODE_CLUSTER_CIDR, LOCAL_MODE_INTERFACE_NAME_PREFIX, LOCAL_MODE_NODE_CIDR,
-    LogOptions, Logging, MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, NODE_PORT_ADDRESSES_PRIMARY, NfTables, VModule,
-    WinKernel,
+    LogOptions, Logging, MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, MODE_USERSPACE, NODE_PORT_ADDRESSES_PRIMARY,
+    NfTables, Userspace, VModule, WAY_BIND, WAY_REDIRECT, WinKernel,
 };
 pub use validate::ValidationErrors;

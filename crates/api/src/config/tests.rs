@@ -493,9 +493,15 @@ const VALIDATION: &[(&str, &str)] = &[
         "KubeProxyIPVSConfiguration.ExcludeCidrs[1]: Invalid value: \"foo\": must be a valid CIDR",
     ),
     (
-        "mode: userspace",
-        "Mode.ProxyMode: Invalid value: \"userspace\": must be iptables, ipvs, nftables or blank (blank means the \
+        "mode: kernelspace",
+        "Mode.ProxyMode: Invalid value: \"kernelspace\": must be iptables, ipvs, nftables, userspace or blank (blank means the \
              best-available proxy [currently iptables])",
+    ),
+    ("mode: userspace\nportRange: 7000-7010", ""),
+    (
+        "mode: userspace\nportRange: foo",
+        "KubeProxyConfiguration.PortRange: Invalid value: \"foo\": must be a range of ports such as 61000-61999, or empty for \
+         61000-65535",
     ),
     ("clientConnection: {burst: -1}", "ClientConnection.Burst: Invalid value: -1: must be greater than or equal to 0"),
     (

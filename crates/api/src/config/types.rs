@@ -15,6 +15,12 @@ pub const MODE_IPTABLES: &str = "iptables";
 pub const MODE_IPVS: &str = "ipvs";
 /// mode: nftables.
 pub const MODE_NFTABLES: &str = "nftables";
+/// The mode in which the proxy relays connections itself.
+pub const MODE_USERSPACE: &str = "userspace";
+/// userspaceWay: an nf_tables table leads connections to the proxy's listeners.
+pub const WAY_REDIRECT: &str = "redirect";
+/// userspaceWay: the proxy listens at the addresses of Services.
+pub const WAY_BIND: &str = "bind";
 
 /// detectLocalMode: the source is in clusterCIDR; the default.
 pub const LOCAL_MODE_CLUSTER_CIDR: &str = "ClusterCIDR";
@@ -75,7 +81,7 @@ pub struct KubeProxyConfiguration {
     pub conntrack: Conntrack,
     /// configSyncPeriod: upstream's interval for processing all known objects again
     pub config_sync_period: GoDuration,
-    /// portRange: read and ignored
+    /// portRange: the ports that listeners of mode userspace prefer, such as `61000-61999`; empty for the default
     pub port_range: String,
     /// windowsRunAsService
     pub windows_run_as_service: bool,
@@ -247,6 +253,29 @@ pub struct FerryConfiguration {
     /// snapshotMaxAge: the longest time since the API server has confirmed the objects of a snapshot that a start still uses;
     /// zero for no limit
     pub snapshot_max_age: GoDuration,
+    /// the settings of mode userspace
+    pub userspace: Userspace,
+}
+
+/// The settings of mode userspace, each a field of the FerryConfiguration that begins with `userspace`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Userspace {
+    /// userspaceWay: [`WAY_REDIRECT`] or [`WAY_BIND`]; empty, the default: the first of them that this machine can
+    pub way: String,
+    /// userspaceUDPTimeout: time without a datagram either way after which a client's association ends
+    pub udp_timeout: GoDuration,
+    /// userspaceMaxConnections: the most open TCP connections
+    pub max_connections: i32,
+    /// userspaceMaxConnectionsPerPort: the most open TCP connections, and the most UDP associations, of one port of a Service; zero,
+    /// the default: as many as of all together
+    pub max_connections_per_port: i32,
+    /// userspaceMaxAssociations: the most UDP associations
+    pub max_associations: i32,
+    /// userspaceTerminationGracePeriod: how long an endpoint that left its slices may keep its established TCP connections; zero: not
+    /// at all
+    pub termination_grace_period: GoDuration,
+    /// userspaceDrainTimeout: how long established TCP connections may last when the proxy is asked to end
+    pub drain_timeout: GoDuration,
 }
 
 /// The effective values of settings that exist once per mode.

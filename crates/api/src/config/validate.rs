@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use super::port_range::PortRange;
 use super::types::{
     Ipvs, KubeProxyConfiguration, LOCAL_MODE_BRIDGE_INTERFACE, LOCAL_MODE_CLUSTER_CIDR,
     LOCAL_MODE_INTERFACE_NAME_PREFIX, LOCAL_MODE_NODE_CIDR, LogOptions, Logging, MODE_IPTABLES, MODE_IPVS,
-    MODE_NFTABLES, NODE_PORT_ADDRESSES_PRIMARY,
+    MODE_NFTABLES, MODE_USERSPACE, NODE_PORT_ADDRESSES_PRIMARY, WAY_BIND, WAY_REDIRECT,
 };
 use super::{GoDuration, gates, place, quantity};
 use crate::object::Family;
@@ -20,7 +21,7 @@ const BIT: &str = "must be within the range [0, 31]";
 const CIDR: &str = "must be a valid CIDR";
 
 /// The names of all modes.
-const MODES: [&str; 3] = [MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES];
+const MODES: [&str; 4] = [MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, MODE_USERSPACE];
 
 /// Everything that is wrong with a configuration: one error is printed plain, several as `[e1, e2]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -243,7 +244,7 @@ impl KubeProxyConfiguration {
         for (i, mode) in fallbacks.iter().enumerate() {
             let path = format!("FerryConfiguration.proxyModeFallback[{i}]");
             if !MODES.contains(&mode.as_str()) {
-                found.invalid_text(&path, mode, "must be iptables, ipvs or nftables: correct or remove it");
+                found.invalid_text(&path, mode, "must be iptables, ipvs, nftables or userspace: correct or remove it");
             } else if fallbacks.iter().take(i).any(|earlier| earlier == mode) {
                 found.invalid_text(&path, mode, "stands in the list already: remove it");
             } else if mode != self.configured_mode() {
@@ -256,6 +257,50 @@ impl KubeProxyConfiguration {
             found.invalid_text("FerryConfiguration.ipvsTerminationGracePeriod", &value, why);
         }
         self.validate_snapshot(found);
+        self.validate_userspace(found);
+    }
+
+    fn validate_userspace(&self, found: &mut Findings) {
+        let userspace = &self.ferry.userspace;
+        let way = userspace.way.as_str();
+        if !["", WAY_REDIRECT, WAY_BIND].contains(&way) {
+            let why = "must be redirect, bind or empty (empty means the first of them that this machine can)";
+            found.invalid_text("FerryConfiguration.userspaceWay", way, why);
+        }
+        let durations = [
+            ("UDPTimeout", userspace.udp_timeout, true, "250ms"),
+            ("TerminationGracePeriod", userspace.termination_grace_period, false, "15m"),
+            ("DrainTimeout", userspace.drain_timeout, false, "2s"),
+        ];
+        for (name, value, positive, default) in durations {
+            let (fails, least) = match positive {
+                true => (value <= GoDuration::ZERO, "be greater than 0"),
+                false => (value < GoDuration::ZERO, "not be negative"),
+            };
+            if fails {
+                let why = format!("must {least}: remove it for the default, {default}");
+                found.invalid_text(&format!("FerryConfiguration.userspace{name}"), &value.to_string(), &why);
+            }
+        }
+        let numbers = [
+            ("MaxConnections", userspace.max_connections, 1),
+            ("MaxConnectionsPerPort", userspace.max_connections_per_port, 0),
+            ("MaxAssociations", userspace.max_associations, 1),
+        ];
+        for (name, value, least) in numbers {
+            if value < least {
+                found.invalid(
+                    &format!("FerryConfiguration.userspace{name}"),
+                    value,
+                    &format!("must be at least {least}"),
+                );
+            }
+        }
+        // In other modes it has no effect, as with upstream.
+        let uses_ports = self.modes_to_try().contains(&MODE_USERSPACE);
+        if uses_ports && let Err(why) = PortRange::parse(&self.port_range) {
+            found.invalid_text("KubeProxyConfiguration.PortRange", &self.port_range, &why);
+        }
     }
 
     fn validate_snapshot(&self, found: &mut Findings) {
@@ -307,8 +352,7 @@ fn validate_ipvs(ipvs: &Ipvs, found: &mut Findings) {
 
 fn validate_mode(mode: &str, found: &mut Findings) {
     if !mode.is_empty() && !MODES.contains(&mode) {
-        let why =
-            "must be iptables, ipvs, nftables or blank (blank means the best-available proxy [currently iptables])";
+        let why = "must be iptables, ipvs, nftables, userspace or blank (blank means the best-available proxy [currently iptables])";
         found.invalid_text("KubeProxyConfiguration.Mode.ProxyMode", mode, why);
     }
 }

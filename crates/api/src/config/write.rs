@@ -110,6 +110,13 @@ fn own(from: &FerryConfiguration) -> Map<'_> {
         ("proxyModeFallback", Value::Texts(&from.proxy_mode_fallback)),
         ("snapshot", Value::Text(&from.snapshot)),
         ("snapshotMaxAge", Value::Duration(from.snapshot_max_age)),
+        ("userspaceDrainTimeout", Value::Duration(from.userspace.drain_timeout)),
+        ("userspaceMaxAssociations", plain(from.userspace.max_associations)),
+        ("userspaceMaxConnections", plain(from.userspace.max_connections)),
+        ("userspaceMaxConnectionsPerPort", plain(from.userspace.max_connections_per_port)),
+        ("userspaceTerminationGracePeriod", Value::Duration(from.userspace.termination_grace_period)),
+        ("userspaceUDPTimeout", Value::Duration(from.userspace.udp_timeout)),
+        ("userspaceWay", Value::Text(&from.userspace.way)),
     ]
 }
 

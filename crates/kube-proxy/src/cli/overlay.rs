@@ -60,6 +60,7 @@ pub fn apply_own(flags: &Flags, own: &mut FerryConfiguration) {
     if let Some(modes) = flags.list("proxy-mode-fallback") {
         own.proxy_mode_fallback = modes;
     }
+    set(&mut own.userspace.udp_timeout, flags.duration("udp-timeout"));
 }
 
 /// Upstream ignores a file's splitStream: the flag's default overrides it.
@@ -101,6 +102,7 @@ fn texts(flags: &Flags, config: &mut KubeProxyConfiguration) {
     set_text(&mut config.client_connection.content_type, flags.text("kube-api-content-type"));
     set_text(&mut config.show_hidden_metrics_for_version, flags.text("show-hidden-metrics-for-version"));
     set_text(&mut config.mode, flags.text("proxy-mode"));
+    set_text(&mut config.port_range, flags.text("proxy-port-range"));
     set_text(&mut config.cluster_cidr, flags.text("cluster-cidr"));
     set_text(&mut config.detect_local_mode, flags.text("detect-local-mode"));
     set_text(&mut config.detect_local.bridge_interface, flags.text("pod-bridge-interface"));

@@ -45,8 +45,6 @@ pub enum Effect {
     Deprecated,
     /// the old name of another flag
     Renamed,
-    /// removed upstream, and a value is a fatal error, since continuing would do something else entirely
-    Refused,
     /// removed upstream and accepted for old unit files, with a warning
     Removed,
 }
@@ -66,7 +64,7 @@ pub struct Flag {
     pub help: &'static str,
 }
 
-use Effect::{Acts, Config, Deprecated, Nothing, Refused, Removed, Renamed};
+use Effect::{Acts, Config, Deprecated, Nothing, Removed, Renamed};
 use ValueKind::{Bool, Duration, Float32, Gates, Int32, Ip, IpPort, Level, List, Quantity, Text, VModule, Version};
 
 const fn flag(name: &'static str, kind: ValueKind, effect: Effect, default: &'static str, help: &'static str) -> Flag {
@@ -175,12 +173,12 @@ pub const FLAGS: &[Flag] = &[
     removed("log-file-max-size", Text),
     removed("logtostderr", Bool),
     removed("one-output", Bool),
-    flag("proxy-port-range", Text, Refused, "", "Not supported: removed by upstream with mode userspace."),
+    flag("proxy-port-range", Text, Config, "", "Ports that listeners of mode userspace prefer (default 61000-65535)."),
     removed("resource-container", Text),
     removed("skip-headers", Bool),
     removed("skip-log-headers", Bool),
     removed("stderrthreshold", Text),
-    removed("udp-timeout", Duration),
+    flag("udp-timeout", Duration, Acts, "250ms", "Idle time that ends a UDP association of mode userspace."),
 ];
 
 // === impl Flag ===
@@ -188,7 +186,7 @@ pub const FLAGS: &[Flag] = &[
 impl Flag {
     /// True if no current proxy has it, and only old unit files do.
     pub fn is_of_older_releases(&self) -> bool {
-        matches!(self.effect, Removed | Renamed | Refused)
+        matches!(self.effect, Removed | Renamed)
     }
 }
 

@@ -336,10 +336,8 @@ fn the_documentation_says_what_each_flag_does() {
     assert!(setting.remove("config"), "without which they count");
     assert_eq!(setting, &of(Effect::Config) | &of(Effect::Deprecated));
     let others = section("Flags without effect");
-    for (effect, fate) in [(Effect::Refused, "is refused"), (Effect::Renamed, "is the old name of")] {
-        for name in of(effect) {
-            assert!(others.contains(&format!("`--{name}` {fate}")), "{name}");
-        }
+    for name in of(Effect::Renamed) {
+        assert!(others.contains(&format!("`--{name}` is the old name of")), "{name}");
     }
     for name in named(text).into_iter().filter(|name| !["help", "name"].contains(name)) {
         assert!(FLAGS.iter().any(|flag| flag.name == name), "{name}");

@@ -74,9 +74,6 @@ fn dispatch(flags: &Flags) -> anyhow::Result<()> {
     if let Some(file) = flags.path("write-config-to") {
         return write_config::write(&configured.config, file);
     }
-    if let Some(name) = flags.with_effect(Effect::Refused).find(|name| flags.path(name).is_some()) {
-        bail!("--{name} is not supported: upstream removed it with mode userspace; remove the flag");
-    }
     if flags.is_true("cleanup") || flags.is_true("cleanup-iptables") {
         return cleanup::all(&configured.config);
     }

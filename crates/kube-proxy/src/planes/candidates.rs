@@ -266,12 +266,12 @@ mod tests {
 
     #[test]
     fn a_mode_that_this_build_lacks_needs_a_fallback() {
-        let mut config = KubeProxyConfiguration { mode: "userspace".to_owned(), ..config() };
-        assert_eq!(Candidates::of(&config).unwrap_err(), NoPlane { mode: "userspace".to_owned() });
+        let mut config = KubeProxyConfiguration { mode: "ebpf".to_owned(), ..config() };
+        assert_eq!(Candidates::of(&config).unwrap_err(), NoPlane { mode: "ebpf".to_owned() });
         config.ferry.proxy_mode_fallback = vec!["nftables".to_owned(), "iptables".to_owned()];
         let candidates = Candidates::of(&config).unwrap();
         let modes: Vec<_> = candidates.planes.iter().flatten().map(|plane| plane.mode).collect();
-        assert_eq!((candidates.configured(), modes), ("userspace", vec!["nftables", "iptables"]));
+        assert_eq!((candidates.configured(), modes), ("ebpf", vec!["nftables", "iptables"]));
         let blank = Candidates::of(&KubeProxyConfiguration { mode: String::new(), ..config }).unwrap();
         assert_eq!((blank.configured(), blank.planes.len()), ("iptables", 2));
     }

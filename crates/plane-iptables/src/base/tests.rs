@@ -18,6 +18,7 @@ fn text(family: Family, features: Features, mark: u32, base: &BaseState) -> Stri
         node_ip: None,
         node_addresses: [].into(),
         local_addresses: [].into(),
+        relay_address: None,
         local: None,
         masquerade_all: false,
         masquerade_mark: mark,

@@ -27,6 +27,7 @@ fn context(detector: Option<LocalDetector>) -> Context {
         node_ip: None,
         node_addresses: [].into(),
         local_addresses: [].into(),
+        relay_address: None,
         local: detector.clone(),
         masquerade_all: false,
         masquerade_mark: 0x4000,

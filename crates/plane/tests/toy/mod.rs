@@ -244,6 +244,7 @@ pub(crate) fn context(mark: u32) -> Context {
         node_ip: None,
         node_addresses: [].into(),
         local_addresses: [].into(),
+        relay_address: None,
         local: None,
         masquerade_all: false,
         masquerade_mark: mark,

@@ -35,9 +35,20 @@ fn every_field_arrives() {
         accept_forward: true,
         snapshot: "/var/lib/ferry/snapshot".to_owned(),
         snapshot_max_age: GoDuration::from_secs(3600),
+        userspace: Userspace {
+            way: "bind".to_owned(),
+            udp_timeout: GoDuration::from_secs(1),
+            max_connections: 2,
+            max_connections_per_port: 3,
+            max_associations: 4,
+            termination_grace_period: GoDuration::from_secs(5),
+            drain_timeout: GoDuration::from_secs(6),
+        },
     };
     let body = "proxyModeFallback: [nftables, iptables]\nipvsTerminationGracePeriod: 1m30s\nipvsPingOnlyWithEndpoints: true\n\
-                acceptForward: true\nsnapshot: /var/lib/ferry/snapshot\nsnapshotMaxAge: 1h\n";
+                acceptForward: true\nsnapshot: /var/lib/ferry/snapshot\nsnapshotMaxAge: 1h\n\
+                userspaceWay: bind\nuserspaceUDPTimeout: 1s\nuserspaceMaxConnections: 2\nuserspaceMaxConnectionsPerPort: 3\n\
+                userspaceMaxAssociations: 4\nuserspaceTerminationGracePeriod: 5s\nuserspaceDrainTimeout: 6s\n";
     assert_eq!(own(body), wanted);
 }
 
@@ -57,7 +68,9 @@ fn faults_name_the_field_and_the_remedy() {
         (
             "foo: 1",
             "foo: unknown field: remove or correct it, the fields are proxyModeFallback, \
-                    ipvsTerminationGracePeriod, ipvsPingOnlyWithEndpoints, acceptForward, snapshot, snapshotMaxAge (line 7, column 1)",
+                    ipvsTerminationGracePeriod, ipvsPingOnlyWithEndpoints, acceptForward, snapshot, snapshotMaxAge, userspaceWay, userspaceUDPTimeout, \
+                    userspaceMaxConnections, userspaceMaxConnectionsPerPort, userspaceMaxAssociations, \
+                    userspaceTerminationGracePeriod, userspaceDrainTimeout (line 7, column 1)",
         ),
         (
             "acceptForward: true\nacceptForward: true",
@@ -89,6 +102,14 @@ fn faults_name_the_field_and_the_remedy() {
                                               it like 15m or 1h30m (line 7, column 29)",
         ),
         ("snapshot: [/a]", "snapshot: must be a text, and is of type array (line 7, column 11)"),
+        (
+            "userspaceMaxConnections: many",
+            "userspaceMaxConnections: must be a whole number, and is of type string (line 7, column 26)",
+        ),
+        (
+            "userspaceMaxConnections: 3000000000",
+            "userspaceMaxConnections: 3000000000 is too large: it must fit into 32 bits (line 7, column 26)",
+        ),
         (
             "snapshotMaxAge: 5",
             "snapshotMaxAge: must be a duration such as 24h, and is of type number (line 7, column 17)",
@@ -133,6 +154,21 @@ fn values_are_checked() {
             "snapshot: Invalid value: \"snapshot\": must be the absolute path of a file that survives a restart of the \
              machine, such as /var/lib/ferry/snapshot",
         ),
+        ("userspaceWay: redirect\nuserspaceTerminationGracePeriod: 0s\nuserspaceDrainTimeout: 0s", ""),
+        (
+            "userspaceWay: magic",
+            "userspaceWay: Invalid value: \"magic\": must be redirect, bind or empty (empty means the first of them that this \
+             machine can)",
+        ),
+        (
+            "userspaceUDPTimeout: 0s",
+            "userspaceUDPTimeout: Invalid value: \"0s\": must be greater than 0: remove it for the default, 250ms",
+        ),
+        (
+            "userspaceDrainTimeout: -1s",
+            "userspaceDrainTimeout: Invalid value: \"-1s\": must not be negative: remove it for the default, 2s",
+        ),
+        ("userspaceMaxAssociations: 0", "userspaceMaxAssociations: Invalid value: 0: must be at least 1"),
         (
             "snapshotMaxAge: -1s",
             "snapshotMaxAge: Invalid value: \"-1s\": must not be negative: remove it for the default, 24h, or write 0s for \
@@ -140,7 +176,7 @@ fn values_are_checked() {
         ),
         (
             "proxyModeFallback: [foo]",
-            "proxyModeFallback[0]: Invalid value: \"foo\": must be iptables, ipvs or nftables: correct or remove it",
+            "proxyModeFallback[0]: Invalid value: \"foo\": must be iptables, ipvs, nftables or userspace: correct or remove it",
         ),
         (
             "proxyModeFallback: [iptables, nftables, iptables]",

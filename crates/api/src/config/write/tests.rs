@@ -4,7 +4,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{DetectLocal, MODE_IPTABLES, decode};
+use crate::config::{DetectLocal, MODE_IPTABLES, Userspace, decode};
 
 /// Output of upstream 1.36 without a file or flag.
 const DEFAULT: &str = "\
@@ -216,13 +216,23 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn userspace_settings()(way in text(), durations in vec(duration(), 3), numbers: [i32; 3]) -> Userspace {
+        Userspace {
+            way, udp_timeout: durations[0], termination_grace_period: durations[1], drain_timeout: durations[2],
+            max_connections: numbers[0], max_connections_per_port: numbers[1], max_associations: numbers[2],
+        }
+    }
+}
+
+prop_compose! {
     fn own_settings()(
         proxy_mode_fallback in vec(text(), 0..3), ipvs_termination_grace_period in duration(),
         ipvs_ping_only_with_endpoints: bool, accept_forward: bool, snapshot in text(), snapshot_max_age in duration(),
+        userspace in userspace_settings(),
     ) -> FerryConfiguration {
         FerryConfiguration {
             proxy_mode_fallback, ipvs_termination_grace_period, ipvs_ping_only_with_endpoints, accept_forward,
-            snapshot, snapshot_max_age,
+            snapshot, snapshot_max_age, userspace,
         }
     }
 }

@@ -276,6 +276,7 @@ fn delta(family: Family, like: &Like, commit: u64) -> Delta {
         node_ip: None,
         node_addresses: [].into(),
         local_addresses: [].into(),
+        relay_address: None,
         local: Some(LocalDetector::Cidr(net(if family == Family::V4 { v4 } else { v6 }))),
         masquerade_all: false,
         masquerade_mark: 0x4000,

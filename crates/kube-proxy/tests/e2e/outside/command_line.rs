@@ -221,7 +221,9 @@ fn own_settings_are_checked_and_written() {
     let written = std::fs::read_to_string(&to).unwrap();
     let wanted = "---\nacceptForward: true\napiVersion: ferry.io/v1alpha1\nipvsPingOnlyWithEndpoints: false\nipvsTerminationGracePeriod: 15m0s\n\
                   kind: FerryConfiguration\nproxyModeFallback:\n- nftables\n- iptables\nsnapshot: \"\"\n\
-                  snapshotMaxAge: 24h0m0s\n";
+                  snapshotMaxAge: 24h0m0s\nuserspaceDrainTimeout: 2s\nuserspaceMaxAssociations: 50000\n\
+                  userspaceMaxConnections: 100000\nuserspaceMaxConnectionsPerPort: 0\n\
+                  userspaceTerminationGracePeriod: 15m0s\nuserspaceUDPTimeout: 250ms\nuserspaceWay: \"\"\n";
     assert!(written.ends_with(wanted), "{written}");
     assert!(!text(&output.stderr).contains("Ignoring further documents"), "{output:?}");
     let output = machine.output(&["--config", &to, "--write-config-to", &to]);
@@ -229,9 +231,13 @@ fn own_settings_are_checked_and_written() {
 }
 
 #[test]
-fn a_flag_that_would_mean_another_proxy_is_refused() {
-    let error = failed(&Machine::new().output(&["--proxy-port-range=30000-32000", "--cleanup"]));
-    assert_eq!(error, "--proxy-port-range is not supported: upstream removed it with mode userspace; remove the flag");
+fn ports_of_listeners_are_checked_where_the_mode_has_listeners() {
+    let machine = Machine::new();
+    let error = failed(&machine.output(&["--proxy-port-range=many", "--proxy-mode=userspace"]));
+    assert!(error.starts_with("failed validate: KubeProxyConfiguration.PortRange: Invalid value: \"many\": must "), "{error}");
+    let to = machine.path("written.yaml").display().to_string();
+    let output = machine.output(&["--proxy-port-range=many", "--proxy-mode=nftables", "--write-config-to", &to]);
+    assert!(output.status.success(), "{output:?}");
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn an_unusable_file_changes_nothing_and_is_named() {
         ),
         // no tool is found there
         ("mode: iptables", "mode iptables can't be used on this machine"),
-        ("mode: userspace", "must be iptables, ipvs, nftables or blank"),
+        ("mode: kernelspace", "must be iptables, ipvs, nftables, userspace or blank"),
     ];
     for (text, reason) in unusable {
         let logged = running.log().len();

@@ -1,0 +1,186 @@
+//! The compiler: turns the state of a Service into service ports, listeners and routes of the relay, and elements of the table.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ferry_api::object::{Family, IpNet, Protocol};
+use ferry_model::{
+    Context, Endpoint, Frontend, FrontendAddr, FrontendKind, PortState, Profile, Scope, ServiceState, SourceRanges,
+};
+use ferry_plane::{Compile, Unit};
+use ferry_ruleset::sources::Ranges;
+use ferry_ruleset::table::{ChainName, TableObject, Vocabulary as _};
+
+use crate::base::{self, SCOPES};
+use crate::hint::{self, Hint};
+use crate::object::{Door, ElementKey, PortId, PortSpec, UserspaceKey, UserspaceObject, Value, VipMap};
+use crate::shape::Shape;
+use crate::vocabulary::Userspace;
+
+/// The pure half of the mode, of one family.
+#[derive(Clone, Copy, Debug)]
+pub struct Relaying {
+    family: Family,
+}
+
+/// Writes the objects of one service port.
+struct PortWriter<'a> {
+    family: Family,
+    context: &'a Context,
+    state: &'a PortState,
+    id: PortId,
+    /// the scopes that a frontend needs
+    uses: [bool; 2],
+    out: &'a mut Vec<UserspaceObject>,
+}
+
+// === impl Relaying ===
+
+impl Relaying {
+    /// A compiler for this family.
+    pub fn new(family: Family) -> Self {
+        Self { family }
+    }
+
+    /// The family.
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    fn service(self, context: &Context, service: &ServiceState, out: &mut Vec<UserspaceObject>) {
+        for state in &service.ports {
+            let id =
+                PortId { service: service.name.clone(), name: state.name.as_ref().into(), protocol: state.protocol };
+            let mut writer = PortWriter { family: self.family, context, state, id, uses: [false; 2], out };
+            state.frontends.iter().for_each(|frontend| writer.frontend(frontend));
+            writer.finish();
+        }
+    }
+}
+
+impl Compile for Relaying {
+    type Object = UserspaceObject;
+    type Hint = Hint;
+    const PROFILE: Profile = Profile::USERSPACE;
+
+    fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<UserspaceObject>) {
+        match unit {
+            Unit::Base(base) => base::compile(self.family, context, base, out),
+            Unit::Service(service) => {
+                let start = out.len();
+                self.service(context, service, out);
+                share(out, start);
+            }
+        }
+    }
+
+    fn hints(&self, key: &UserspaceKey, hints: &mut Vec<Hint>) {
+        hint::of_key(key, hints);
+    }
+
+    fn may_want(&self, unit: &Unit, asked: &dyn Fn(&Hint) -> bool) -> bool {
+        hint::may_want(unit, asked)
+    }
+}
+
+/// Leaves each of a unit's objects once: its frontends may share an address or source ranges.
+fn share(out: &mut Vec<UserspaceObject>, start: usize) {
+    let Some(own) = out.get_mut(start..) else { return };
+    own.sort_unstable();
+    let mut own: Vec<UserspaceObject> = out.drain(start..).collect();
+    own.dedup();
+    out.append(&mut own);
+}
+
+// === impl PortWriter ===
+
+impl PortWriter<'_> {
+    fn frontend(&mut self, frontend: &Frontend) {
+        if frontend.kind == FrontendKind::ClusterIp
+            && let FrontendAddr::Vip(address, _) = frontend.at
+        {
+            self.element(ElementKey::ClusterIp(address), Value::None);
+        }
+        let Some(shape) = Shape::of(frontend) else { return };
+        match frontend.at {
+            FrontendAddr::Vip(address, port) => self.vip((address, port), frontend, shape.verdict),
+            FrontendAddr::NodePort(port) => {
+                let protocol = self.state.protocol;
+                self.element(ElementKey::NodePort { protocol, port }, shape.verdict);
+            }
+        }
+        if !shape.scopes.is_empty() {
+            self.lead(frontend.at, shape.scopes);
+        }
+    }
+
+    fn vip(&mut self, (address, port): (IpAddr, u16), frontend: &Frontend, verdict: Value) {
+        let protocol = self.state.protocol;
+        let key = |map| ElementKey::Vip { map, protocol, address, port };
+        let verdict = match &frontend.sources {
+            // An empty list has become a verdict already.
+            SourceRanges::Only(ranges) if !ranges.is_empty() => {
+                self.element(key(VipMap::Restricted), verdict);
+                self.restrict(ranges)
+            }
+            SourceRanges::Any | SourceRanges::Only(_) => verdict,
+        };
+        self.element(key(VipMap::Services), verdict);
+    }
+
+    /// Leads a frontend's packets to the relay.
+    fn lead(&mut self, at: FrontendAddr, scopes: &[Scope]) {
+        for scope in scopes {
+            let [cluster, local] = &mut self.uses;
+            match scope {
+                Scope::Cluster => *cluster = true,
+                Scope::Local => *local = true,
+            }
+        }
+        if self.state.protocol == Protocol::Tcp {
+            self.out.push(UserspaceObject::Route(at, self.id.clone()));
+            return;
+        }
+        for scope in scopes {
+            if let Some(address) = self.context.relay_address {
+                let door = Door::Datagrams(self.id.clone(), *scope);
+                self.element(ElementKey::Datagrams(*scope, at), Value::Relay(address, door));
+            }
+        }
+    }
+
+    /// Writes the set and the chain of these source ranges; returns the verdict that leads there.
+    fn restrict(&mut self, networks: &Arc<[IpNet]>) -> Value {
+        let ranges = Ranges::new(networks);
+        let id = ranges.id();
+        self.out.push(UserspaceObject::Table(TableObject::Ranges(id, ranges)));
+        let chain = ChainName::Restricted(id);
+        let rules = Userspace::restricted(self.family, id);
+        self.out.push(UserspaceObject::Table(TableObject::Chain(chain, rules)));
+        Value::Goto(chain)
+    }
+
+    fn element(&mut self, key: ElementKey, value: Value) {
+        self.out.push(UserspaceObject::Table(TableObject::Element(key, value)));
+    }
+
+    /// Writes the service port and its listeners, once its frontends are known.
+    fn finish(self) {
+        let Self { state, id, uses, out, .. } = self;
+        if uses == [false; 2] {
+            return;
+        }
+        for (scope, used) in SCOPES.into_iter().zip(uses) {
+            if used && state.protocol == Protocol::Udp {
+                let door = Door::Datagrams(id.clone(), scope);
+                out.push(UserspaceObject::Table(base::listens(&door)));
+                out.push(UserspaceObject::Listener(door));
+            }
+        }
+        let pool = |scope: Scope| -> Arc<[Endpoint]> { Arc::clone(&state.pool(scope).0) };
+        let [cluster, local] = uses;
+        let pools = [cluster.then(|| pool(Scope::Cluster)), local.then(|| pool(Scope::Local))];
+        let affinity_seconds = state.affinity.map(|affinity| affinity.timeout_seconds);
+        out.push(UserspaceObject::Port(id, PortSpec { affinity_seconds, pools }));
+    }
+}

@@ -1,0 +1,129 @@
+//! Simulates the objects on the first packet of a connection: the table's chains, then the relay.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use ferry_api::object::Family;
+use ferry_kernel::nft::{ElementData, Hook, Verdict as Go, VerdictRef};
+use ferry_model::{Context, FrontendAddr, Packet, Snat, Verdict};
+use ferry_plane::Trace;
+use ferry_ruleset::table::{SetName, TableObject, Vocabulary as _};
+use ferry_ruleset::trace::{Data, End, Walk, World};
+
+use crate::compile::Relaying;
+use crate::doors::Doors;
+use crate::object::{Door, PortId, PortSpec, UserspaceObject};
+use crate::vocabulary::Userspace;
+
+/// Traces many packets through the same objects.
+#[derive(Debug)]
+pub struct Tracer<'a> {
+    world: World<'a>,
+    /// as if the listeners were open, each at a port of its own
+    doors: Doors,
+    ports: HashMap<&'a PortId, &'a PortSpec>,
+    routes: HashMap<FrontendAddr, &'a PortId>,
+}
+
+impl Trace for Relaying {
+    fn trace(&self, objects: &[UserspaceObject], packet: &Packet, _context: &Context) -> Verdict {
+        Tracer::new(self.family(), objects).trace(packet)
+    }
+}
+
+// === impl Tracer ===
+
+impl<'a> Tracer<'a> {
+    /// A tracer of one family's objects.
+    pub fn new(family: Family, objects: &'a [UserspaceObject]) -> Self {
+        let doors = Doors::default();
+        let listeners = objects.iter().filter_map(|object| match object {
+            UserspaceObject::Listener(door) => Some(door),
+            UserspaceObject::Port(..) | UserspaceObject::Route(..) | UserspaceObject::Table(_) => None,
+        });
+        listeners.zip(1..).for_each(|(door, port)| doors.open(door, port));
+        let mut tracer = Self { world: World::new(family), doors, ports: HashMap::new(), routes: HashMap::new() };
+        for object in objects {
+            match object {
+                UserspaceObject::Port(id, spec) => drop(tracer.ports.insert(id, spec)),
+                UserspaceObject::Route(at, id) => drop(tracer.routes.insert(*at, id)),
+                UserspaceObject::Listener(_) => {}
+                UserspaceObject::Table(object) => tracer.table(object),
+            }
+        }
+        tracer
+    }
+
+    fn table(&mut self, object: &'a TableObject<Userspace>) {
+        match object {
+            TableObject::Table(_) | TableObject::Set(_) => {}
+            TableObject::Ranges(id, ranges) => self.world.ranges(SetName::<Userspace>::Sources(*id), ranges),
+            TableObject::Chain(name, rules) => self.world.chain(name, name.chain().hook, rules),
+            TableObject::Element(key, value) => {
+                let Some(bytes) = Userspace::key_bytes(&self.doors, key) else { return };
+                let mut found = None;
+                Userspace::with_data(&self.doors, value, &mut |value| found = Some(data(&value)));
+                if let Some(found) = found {
+                    self.world.element(key.set(), bytes.as_slice(), found);
+                }
+            }
+        }
+    }
+
+    /// The verdict on a packet, with all endpoints that the relay may choose.
+    pub fn trace(&self, packet: &Packet) -> Verdict {
+        let entry = if packet.interface.is_some() { Hook::Prerouting } else { Hook::Output };
+        let mut walk = Walk::new(&self.world, packet, 0);
+        if let Some(refused) = refusal(walk.hook(entry)) {
+            return refused;
+        }
+        if !walk.is_translated() {
+            let arrives = packet.destination_local;
+            return if arrives { refusal(walk.hook(Hook::Input)) } else { None }.unwrap_or(Verdict::Pass);
+        }
+        if let Some(refused) = refusal(walk.hook(Hook::Input)) {
+            return refused;
+        }
+        match self.doors.door(packet.protocol, walk.port()) {
+            Some(door) => self.relay(&door, packet),
+            None => Verdict::Reject,
+        }
+    }
+
+    /// The decision of the relay on a connection that its listener accepts.
+    fn relay(&self, door: &Door, packet: &Packet) -> Verdict {
+        let (id, scope) = match door {
+            Door::Gate(scope) => (self.route(packet.destination, packet.port), *scope),
+            Door::Datagrams(id, scope) => (Some(id), *scope),
+        };
+        let pool = id.and_then(|id| self.ports.get(id)).and_then(|spec| spec.pool(scope));
+        match pool.filter(|pool| !pool.is_empty()) {
+            Some(pool) => Verdict::Forward(pool.iter().map(|endpoint| (*endpoint, Snat::Masquerade)).collect()),
+            None => Verdict::Reject,
+        }
+    }
+
+    fn route(&self, address: IpAddr, port: u16) -> Option<&PortId> {
+        let at = self.routes.get(&FrontendAddr::Vip(address, port));
+        at.or_else(|| self.routes.get(&FrontendAddr::NodePort(port))).copied()
+    }
+}
+
+/// The verdict on a packet that goes no further.
+fn refusal(end: End) -> Option<Verdict> {
+    match end {
+        End::Drop => Some(Verdict::Drop),
+        End::Reject => Some(Verdict::Reject),
+        End::Accept | End::Return => None,
+    }
+}
+
+/// Value of an element in the kernel's form.
+fn data(value: &ElementData<'_>) -> Data {
+    match value {
+        ElementData::None => Data::None,
+        ElementData::Value(bytes) => Data::Value(bytes.to_vec()),
+        ElementData::Verdict(VerdictRef::Goto(chain)) => Data::Go(Go::Goto((*chain).to_owned())),
+        _ => Data::Go(Go::Drop),
+    }
+}

@@ -1,0 +1,29 @@
+//! The case folders in this mode: golden objects, and for each case and each packet of the matrix the verdict of the rules is the
+//! model's. The corpus proves them with packets.
+//!
+//! `FERRY_ACCEPT=1 cargo test -p ferry-plane-userspace --test cases` writes the expected files; review the diff like code.
+
+mod mode;
+
+use ferry_conformance::cases;
+use mode::ThisMode;
+
+#[test]
+fn the_rulesets_are_what_each_case_wants() {
+    cases::the_rulesets_are_what_each_case_wants::<ThisMode>();
+}
+
+#[test]
+fn the_rules_do_what_the_model_decides() {
+    cases::the_rules_do_what_the_model_decides::<ThisMode>();
+}
+
+#[test]
+fn the_trace_of_the_mode_is_the_tracers() {
+    cases::the_trace_of_the_mode_is_the_tracers::<ThisMode>();
+}
+
+#[test]
+fn objects_are_well_made() {
+    cases::objects_are_well_made::<ThisMode>();
+}

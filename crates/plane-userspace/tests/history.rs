@@ -1,0 +1,18 @@
+//! This mode's objects on a kernel in memory: any history of added, changed and deleted services, of faults, lost objects and
+//! changed contexts ends in the objects of one full build, and no step refers to a missing object.
+
+mod mode;
+
+use ferry_conformance::history;
+use mode::ThisMode;
+
+#[test]
+fn any_history_ends_in_the_objects_of_one_full_build() {
+    history::any_history_ends_in_the_objects_of_one_full_build::<ThisMode>();
+}
+
+#[test]
+fn a_replaced_endpoint_is_one_change_of_the_relay() {
+    let (_, outcome) = history::replace_one_endpoint::<ThisMode>();
+    assert_eq!(outcome.ops, 1);
+}
