@@ -3,6 +3,8 @@
 //!
 //! - [`Relay`] (`relay.rs`) holds a set of listeners that changes while it runs; `listener.rs` opens one, serves it, and opens it
 //!   again after a failure; `socket.rs` has the options of sockets.
+//! - [`Gate`] (`gate.rs`) is a listener for many destinations, which nf_tables redirects to it; [`Routes`] (`route.rs`) has the port of
+//!   each.
 //! - [`Port`] is what listeners serve: source ranges ([`SourceRanges`]), a limit, counters, and the choice of endpoints
 //!   ([`Choose`]). [`Balancer`] chooses round robin, with session affinity, failing endpoints last.
 //! - `tcp` accepts and dials; `copy` moves the bytes of a connection, large streams inside the kernel (`copy/splice.rs`), others
@@ -21,9 +23,11 @@ mod copy;
 mod counters;
 mod descriptors;
 mod endpoint;
+mod gate;
 mod listener;
 mod port;
 mod relay;
+mod route;
 mod socket;
 mod sources;
 mod tcp;
@@ -36,9 +40,11 @@ pub use config::{Config, Keepalive, Removal};
 pub use counters::{Count, EndpointCounters, Gauge, PortCounters, Totals};
 pub use descriptors::raise_limit;
 pub use endpoint::Endpoint;
+pub use gate::Gate;
 pub use listener::{Listener, ListenerState};
 pub use port::Port;
 pub use relay::{ListenerId, Relay};
+pub use route::{Destination, Route, Routes};
 pub use socket::{Bind, Protocol};
 pub use sources::SourceRanges;
 pub use worker::Worker;

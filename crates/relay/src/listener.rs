@@ -10,6 +10,7 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::time::sleep;
 
 use crate::config::Keepalive;
+use crate::gate::Target;
 use crate::port::Port;
 use crate::socket::{self, Bind, Protocol};
 use crate::worker::Seat;
@@ -23,7 +24,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(1
 pub struct Listener {
     /// The transport protocol.
     pub protocol: Protocol,
-    /// Where its socket comes from.
+    /// Where its socket comes from. With port 0 the system chooses one, which the state reports and which it keeps.
     pub bind: Bind,
     /// The port that it serves.
     pub port: Arc<Port>,
@@ -43,7 +44,7 @@ pub enum ListenerState {
 /// The state that the task of a listener shares with its owner.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    port: RwLock<Arc<Port>>,
+    target: RwLock<Target>,
     state: Mutex<State>,
 }
 
@@ -65,22 +66,22 @@ pub(crate) enum Serving {
 
 impl Shared {
     /// A listener that is open or not; `is_tried_again`: it is opened again after a failure.
-    pub(crate) fn new(port: Arc<Port>, opened: Result<&Serving, &str>, is_tried_again: bool) -> Self {
+    pub(crate) fn new(target: Target, opened: Result<&Serving, &str>, is_tried_again: bool) -> Self {
         let state = match opened {
             Ok(serving) => State::Open(serving.clone()),
             Err(error) if is_tried_again => State::Failed(error.to_owned()),
             Err(error) => State::Lost(error.to_owned()),
         };
-        Self { port: RwLock::new(port), state: Mutex::new(state) }
+        Self { target: RwLock::new(target), state: Mutex::new(state) }
     }
 
-    pub(crate) fn port(&self) -> Arc<Port> {
-        Arc::clone(&self.port.read().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn target(&self) -> Target {
+        self.target.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// New connections are of this port.
-    pub(crate) fn serve(&self, port: Arc<Port>) {
-        *self.port.write().unwrap_or_else(PoisonError::into_inner) = port;
+    /// New connections are of this target.
+    pub(crate) fn serve(&self, target: Target) {
+        *self.target.write().unwrap_or_else(PoisonError::into_inner) = target;
     }
 
     pub(crate) fn state(&self) -> ListenerState {
@@ -174,11 +175,13 @@ pub(crate) async fn run(
 ) {
     let Some(seat) = seats.get(at) else { return };
     let [mut pause, longest] = PAUSES;
+    let mut reopening = reopening;
     loop {
         if let Some(open) = serving.take() {
+            keep_port(&mut reopening, &open);
             let error = serve(&open, &shared, &seats, at).await;
             seat.context.totals.listener_errors.increment();
-            tracing::warn!(%error, port = shared.port().name(), "a listener has failed");
+            tracing::warn!(%error, listener = shared.target().name(), "a listener has failed");
             shared.set(if reopening.is_some() {
                 State::Failed(error.to_string())
             } else {
@@ -191,7 +194,7 @@ pub(crate) async fn run(
         pause = longest.min(2 * pause);
         match Serving::open(protocol, address, reuse_port, seat.context.config.keepalive) {
             Ok(open) => {
-                tracing::info!(%address, port = shared.port().name(), "a listener is open after it had failed");
+                tracing::info!(%address, listener = shared.target().name(), "a listener is open after it had failed");
                 shared.set(State::Open(open.clone()));
                 serving = Some(open);
             }
@@ -200,6 +203,13 @@ pub(crate) async fn run(
                 shared.set(State::Failed(failure(protocol, address, &error)));
             }
         }
+    }
+}
+
+/// A port that the system has chosen stays the same when the listener is opened again, since rules refer to it.
+fn keep_port(reopening: &mut Option<Reopening>, open: &Serving) {
+    if let (Some(reopening), Ok(address)) = (reopening, open.address()) {
+        reopening.address.set_port(address.port());
     }
 }
 
@@ -214,9 +224,9 @@ pub(crate) fn failure(protocol: Protocol, address: SocketAddr, error: &io::Error
 
 async fn serve(serving: &Serving, shared: &Arc<Shared>, seats: &Arc<[Seat]>, at: usize) -> io::Error {
     match serving {
-        Serving::Tcp(listener) => tcp::accept(listener, || shared.port(), seats, at).await,
+        Serving::Tcp(listener) => tcp::accept(listener, || shared.target(), seats, at).await,
         Serving::Udp(socket) => match seats.get(at) {
-            Some(seat) => udp::relay(socket, || shared.port(), &seat.context).await,
+            Some(seat) => udp::relay(socket, || shared.target().port().cloned(), &seat.context).await,
             None => io::ErrorKind::NotFound.into(),
         },
     }

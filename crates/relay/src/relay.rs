@@ -15,8 +15,9 @@ use crate::balancer::Balancer;
 use crate::config::{Config, Removal};
 use crate::counters::Totals;
 use crate::endpoint::Endpoint;
+use crate::gate::{Gate, Target};
 use crate::listener::{self, Listener, ListenerState, Reopening, Serving, Shared};
-use crate::socket::Bind;
+use crate::socket::{Bind, Protocol};
 use crate::worker::{Seat, Worker};
 
 /// Interval of the looks for the end of the last connection while draining.
@@ -25,7 +26,7 @@ const DRAIN_STEP: Duration = Duration::from_millis(5);
 /// Time limit of a method that waits for a thread to close a removed listener's socket; only a stuck thread takes so long.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// The identity of a listener, chosen by the caller.
+/// The identity of a listener or gate, chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub u64);
 
@@ -76,35 +77,35 @@ impl Relay {
     ///
     /// Returns its state: one that can't be opened is tried again. A socket given open always replaces a listener.
     pub fn add(&self, id: ListenerId, listener: Listener) -> ListenerState {
-        let Listener { protocol, bind, port } = listener;
+        self.insert(id, listener.protocol, listener.bind, Target::Port(listener.port))
+    }
+
+    /// Adds a gate, which is a listener in all other respects, with an identity among those of listeners. As [`Self::add`]: one that has
+    /// the same address is not touched, except that its new connections follow the given route.
+    pub fn add_gate(&self, id: ListenerId, gate: Gate) -> ListenerState {
+        self.insert(id, Protocol::Tcp, gate.bind, Target::Gate(gate.name.into(), gate.route))
+    }
+
+    fn insert(&self, id: ListenerId, protocol: Protocol, bind: Bind, target: Target) -> ListenerState {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let reopening = match &bind {
             &Bind::Address { address, reuse_port } => Some(Reopening { protocol, address, reuse_port }),
             Bind::Open(_) => None,
         };
         if let Some(present) = listeners.get(&id).filter(|entry| reopening.is_some() && entry.reopening == reopening) {
-            present.shared.serve(port);
+            present.shared.serve(target);
             return present.shared.state();
         }
         // Two listeners can't have one address, so the old one goes first.
         close(listeners.remove(&id));
         let at = self.next_seat.fetch_add(1, Ordering::Relaxed) % self.seats.len();
         let Some(seat) = self.seats.get(at) else { return ListenerState::Lost("the relay has no threads".to_owned()) };
-        let opened = {
-            let _registered_there = seat.handle.enter();
-            let keepalive = self.config.keepalive;
-            match bind {
-                Bind::Address { address, reuse_port } => Serving::open(protocol, address, reuse_port, keepalive)
-                    .map_err(|error| listener::failure(protocol, address, &error)),
-                Bind::Open(socket) => Serving::adopt(protocol, socket, keepalive)
-                    .map_err(|error| format!("using an open socket: {error}")),
-            }
-        };
+        let opened = self.open(seat, protocol, bind);
         if let Err(error) = &opened {
             self.totals.listener_errors.increment();
-            tracing::warn!(error, port = port.name(), "cannot open a listener");
+            tracing::warn!(error, listener = target.name(), "cannot open a listener");
         }
-        let shared = Arc::new(Shared::new(port, opened.as_ref().map_err(String::as_str), reopening.is_some()));
+        let shared = Arc::new(Shared::new(target, opened.as_ref().map_err(String::as_str), reopening.is_some()));
         let serving = opened.ok();
         let (alive, ended) = channel();
         let task = listener::run(Arc::clone(&shared), serving, reopening, Arc::clone(&self.seats), at);
@@ -118,7 +119,20 @@ impl Relay {
         state
     }
 
-    /// Removes a listener: its socket is closed, and its UDP associations end. Established connections live on. Returns false
+    /// Opens a socket that is registered with a thread, or uses one that is open.
+    fn open(&self, seat: &Seat, protocol: Protocol, bind: Bind) -> Result<Serving, String> {
+        let _registered_there = seat.handle.enter();
+        let keepalive = self.config.keepalive;
+        match bind {
+            Bind::Address { address, reuse_port } => Serving::open(protocol, address, reuse_port, keepalive)
+                .map_err(|error| listener::failure(protocol, address, &error)),
+            Bind::Open(socket) => {
+                Serving::adopt(protocol, socket, keepalive).map_err(|error| format!("using an open socket: {error}"))
+            }
+        }
+    }
+
+    /// Removes a listener or a gate: its socket is closed, and its UDP associations end. Established connections live on. Returns false
     /// if there is none.
     pub fn remove(&self, id: ListenerId) -> bool {
         let entry = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
@@ -127,22 +141,21 @@ impl Relay {
         found
     }
 
-    /// Replaces the whole set: removes the listeners that are not in it and adds the others, as [`Self::add`] does.
+    /// Replaces the whole set of listeners: removes those that are not in it and adds the others, as [`Self::add`] does. Gates stay.
     pub fn replace(&self, wanted: Vec<(ListenerId, Listener)>) {
         let kept: HashSet<ListenerId> = wanted.iter().map(|&(id, _)| id).collect();
-        self.close_others(&kept);
+        self.close_where(|id, entry| !kept.contains(&id) && entry.shared.target().port().is_some());
         for (id, listener) in wanted {
             self.add(id, listener);
         }
     }
 
-    /// Removes all listeners but these.
-    fn close_others(&self, kept: &HashSet<ListenerId>) {
+    fn close_where(&self, condition: impl Fn(ListenerId, &Entry) -> bool) {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        close(listeners.extract_if(|id, _| !kept.contains(id)).map(|(_, entry)| entry));
+        close(listeners.extract_if(|&id, entry| condition(id, entry)).map(|(_, entry)| entry));
     }
 
-    /// The states of all listeners, in the order of their identities.
+    /// The states of all listeners and gates, in the order of their identities.
     pub fn states(&self) -> Vec<(ListenerId, ListenerState)> {
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let mut states: Vec<_> = listeners.iter().map(|(&id, entry)| (id, entry.shared.state())).collect();
@@ -185,7 +198,7 @@ impl Relay {
     /// threads, which resets what is left. Returns the number of connections that were reset. Blocks the calling thread.
     pub fn drain(self, within: Duration) -> usize {
         let end = Instant::now() + within;
-        self.close_others(&HashSet::new());
+        self.close_where(|_, _| true);
         loop {
             let open = self.totals.open_connections.value();
             if open == 0 || Instant::now() >= end {

@@ -77,6 +77,18 @@ pub(crate) fn connect(address: SocketAddr, keepalive: Keepalive) -> io::Result<T
     }
 }
 
+/// The destination that a connection had before netfilter redirected it, from the record of connection tracking: `SO_ORIGINAL_DST`
+/// (linux/netfilter_ipv4.h), `IP6T_SO_ORIGINAL_DST` (linux/netfilter_ipv6/ip6_tables.h). That of a connection that was not redirected is
+/// its local address.
+///
+/// # Errors
+/// The system's error: `ENOENT` if connection tracking has no record, `ENOPROTOOPT` if it is not loaded.
+pub(crate) fn original_destination(stream: &tokio::net::TcpStream, ipv6: bool) -> io::Result<SocketAddr> {
+    let socket = SockRef::from(stream);
+    let address = if ipv6 { socket.original_dst_v6() } else { socket.original_dst_v4() }?;
+    address.as_socket().ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 fn is_in_progress(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
         || rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::INPROGRESS)
