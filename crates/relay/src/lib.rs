@@ -7,6 +7,7 @@
 //!   each.
 //! - [`Port`] is what listeners serve: source ranges ([`SourceRanges`]), a limit, counters, and the choice of endpoints
 //!   ([`Choose`]). [`Balancer`] chooses round robin, with session affinity, failing endpoints last.
+//! - [`SocketName`] and [`Inheritance`] (`handover.rs`) are for listening sockets that pass from one process to the next one.
 //! - `tcp` accepts and dials; `copy` moves the bytes of a connection, large streams inside the kernel (`copy/splice.rs`), others
 //!   through a buffer on the stack (`copy/buffered.rs`), so that an idle connection owns neither buffer nor pipe.
 //! - `udp` has an association for each client of a listener.
@@ -24,6 +25,7 @@ mod counters;
 mod descriptors;
 mod endpoint;
 mod gate;
+mod handover;
 mod listener;
 mod port;
 mod relay;
@@ -41,6 +43,7 @@ pub use counters::{Count, EndpointCounters, Gauge, PortCounters, Totals};
 pub use descriptors::raise_limit;
 pub use endpoint::Endpoint;
 pub use gate::Gate;
+pub use handover::{Inheritance, InvalidName, SocketName};
 pub use listener::{Listener, ListenerState};
 pub use port::Port;
 pub use relay::{ListenerId, Relay};

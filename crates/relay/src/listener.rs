@@ -116,13 +116,31 @@ impl Shared {
 // === impl Serving ===
 
 impl Serving {
-    /// Opens a socket at an address. Within a runtime, which it is registered with.
-    pub(crate) fn open(
-        protocol: Protocol,
-        address: SocketAddr,
-        reuse_port: bool,
-        keepalive: Keepalive,
-    ) -> io::Result<Self> {
+    /// Opens a socket or uses one that is open. Within a runtime, which it is registered with.
+    ///
+    /// # Errors
+    /// The text names the address and the error.
+    pub(crate) fn new(protocol: Protocol, bind: Bind, keepalive: Keepalive) -> Result<Self, String> {
+        let (address, reuse_port) = match bind {
+            Bind::Address { address, reuse_port } => (address, reuse_port),
+            Bind::Open(socket) => {
+                let adopted = Self::adopt(protocol, socket, None, keepalive);
+                return adopted.map_err(|error| format!("using an open socket of {protocol}: {error}"));
+            }
+            Bind::Inherited { socket, address, reuse_port } => {
+                match Self::adopt(protocol, socket, Some(address), keepalive) {
+                    Ok(adopted) => return Ok(adopted),
+                    Err(error) => {
+                        tracing::warn!(%error, %address, %protocol, "closed an inherited socket, opening another one");
+                    }
+                }
+                (address, reuse_port)
+            }
+        };
+        Self::open(protocol, address, reuse_port, keepalive).map_err(|error| failure(protocol, address, &error))
+    }
+
+    fn open(protocol: Protocol, address: SocketAddr, reuse_port: bool, keepalive: Keepalive) -> io::Result<Self> {
         Ok(match protocol {
             Protocol::Tcp => {
                 Self::Tcp(Arc::new(TcpListener::from_std(socket::listen(address, reuse_port, keepalive)?)?))
@@ -131,8 +149,14 @@ impl Serving {
         })
     }
 
-    /// Uses an open socket. Within a runtime, which it is registered with.
-    pub(crate) fn adopt(protocol: Protocol, socket: OwnedFd, keepalive: Keepalive) -> io::Result<Self> {
+    /// Uses an open socket, if it is of this protocol and address; otherwise it is closed.
+    fn adopt(
+        protocol: Protocol,
+        socket: OwnedFd,
+        address: Option<SocketAddr>,
+        keepalive: Keepalive,
+    ) -> io::Result<Self> {
+        socket::check(&socket, protocol, address)?;
         Ok(match protocol {
             Protocol::Tcp => {
                 let listener = socket::prepare_listener(socket.into(), keepalive)?;
@@ -214,11 +238,7 @@ fn keep_port(reopening: &mut Option<Reopening>, open: &Serving) {
 }
 
 /// The text for a listener that can't be opened.
-pub(crate) fn failure(protocol: Protocol, address: SocketAddr, error: &io::Error) -> String {
-    let protocol = match protocol {
-        Protocol::Tcp => "TCP",
-        Protocol::Udp => "UDP",
-    };
+fn failure(protocol: Protocol, address: SocketAddr, error: &io::Error) -> String {
     format!("listening on {address} over {protocol}: {error}")
 }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -39,6 +39,8 @@ pub struct Relay {
     seats: Arc<[Seat]>,
     next_seat: AtomicUsize,
     listeners: Mutex<HashMap<ListenerId, Entry>>,
+    /// set before the listeners are closed for the last time, so that none is added afterwards
+    has_ended: AtomicBool,
 }
 
 /// One listener of the set.
@@ -63,8 +65,15 @@ impl Relay {
         let workers: Vec<_> =
             (0..config.workers.max(1)).map(|_| Worker::new(&config, &totals)).collect::<io::Result<_>>()?;
         let (workers, seats): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
-        let listeners = Mutex::new(HashMap::new());
-        Ok((Self { config, totals, seats: seats.into(), next_seat: AtomicUsize::new(0), listeners }, workers))
+        let relay = Self {
+            config,
+            totals,
+            seats: seats.into(),
+            next_seat: AtomicUsize::new(0),
+            listeners: Mutex::new(HashMap::new()),
+            has_ended: AtomicBool::new(false),
+        };
+        Ok((relay, workers))
     }
 
     /// The counters of all ports together.
@@ -75,7 +84,8 @@ impl Relay {
     /// Adds a listener. One with this identity that has the same protocol and address is not touched, except that its new
     /// connections are of the given port; another one is replaced.
     ///
-    /// Returns its state: one that can't be opened is tried again. A socket given open always replaces a listener.
+    /// Returns its state: one that can't be opened is tried again. A socket given open always replaces a listener, an inherited one
+    /// as an address does.
     pub fn add(&self, id: ListenerId, listener: Listener) -> ListenerState {
         self.insert(id, listener.protocol, listener.bind, Target::Port(listener.port))
     }
@@ -88,10 +98,10 @@ impl Relay {
 
     fn insert(&self, id: ListenerId, protocol: Protocol, bind: Bind, target: Target) -> ListenerState {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        let reopening = match &bind {
-            &Bind::Address { address, reuse_port } => Some(Reopening { protocol, address, reuse_port }),
-            Bind::Open(_) => None,
-        };
+        if self.has_ended.load(Ordering::Relaxed) {
+            return ListenerState::Lost("the relay has ended".to_owned());
+        }
+        let reopening = bind.address().map(|(address, reuse_port)| Reopening { protocol, address, reuse_port });
         if let Some(present) = listeners.get(&id).filter(|entry| reopening.is_some() && entry.reopening == reopening) {
             present.shared.serve(target);
             return present.shared.state();
@@ -100,7 +110,10 @@ impl Relay {
         close(listeners.remove(&id));
         let at = self.next_seat.fetch_add(1, Ordering::Relaxed) % self.seats.len();
         let Some(seat) = self.seats.get(at) else { return ListenerState::Lost("the relay has no threads".to_owned()) };
-        let opened = self.open(seat, protocol, bind);
+        let opened = {
+            let _registered_there = seat.handle.enter();
+            Serving::new(protocol, bind, self.config.keepalive)
+        };
         if let Err(error) = &opened {
             self.totals.listener_errors.increment();
             tracing::warn!(error, listener = target.name(), "cannot open a listener");
@@ -117,19 +130,6 @@ impl Relay {
         let state = shared.state();
         listeners.insert(id, Entry { shared, reopening, task, ended });
         state
-    }
-
-    /// Opens a socket that is registered with a thread, or uses one that is open.
-    fn open(&self, seat: &Seat, protocol: Protocol, bind: Bind) -> Result<Serving, String> {
-        let _registered_there = seat.handle.enter();
-        let keepalive = self.config.keepalive;
-        match bind {
-            Bind::Address { address, reuse_port } => Serving::open(protocol, address, reuse_port, keepalive)
-                .map_err(|error| listener::failure(protocol, address, &error)),
-            Bind::Open(socket) => {
-                Serving::adopt(protocol, socket, keepalive).map_err(|error| format!("using an open socket: {error}"))
-            }
-        }
     }
 
     /// Removes a listener or a gate: its socket is closed, and its UDP associations end. Established connections live on. Returns false
@@ -163,8 +163,9 @@ impl Relay {
         states
     }
 
-    /// Duplicates of all open listening sockets, to hand them over to another process: either process can accept the connections
-    /// that wait in them, and new ones.
+    /// Duplicates of all open sockets of listeners and gates, to hand them over to another process: either process can accept the
+    /// connections that wait in them, and new ones. The caller, who knows the use of each, names it by a
+    /// [`SocketName`](crate::SocketName) on the way.
     ///
     /// # Errors
     /// The system's error if descriptors are exhausted.
@@ -194,24 +195,35 @@ impl Relay {
         }
     }
 
-    /// Ends the relay: closes all listeners, waits until the last TCP connection has ended or the time is over, and stops the
-    /// threads, which resets what is left. Returns the number of connections that were reset. Blocks the calling thread.
-    pub fn drain(self, within: Duration) -> usize {
+    /// Ends the relay: closes all listeners and gates, which ends their UDP associations, waits until the last TCP connection has
+    /// ended or the time is over, and stops the threads, which resets what is left. Returns the number of connections that were
+    /// reset. Nothing can be added any more.
+    ///
+    /// Blocks the calling thread, which must not be one of a [`Worker`]. Connections that wait to be accepted are reset, unless
+    /// another process has the sockets ([`Self::sockets`]).
+    pub fn drain(&self, within: Duration) -> usize {
         let end = Instant::now() + within;
+        self.has_ended.store(true, Ordering::Relaxed);
         self.close_where(|_, _| true);
-        loop {
+        let left = loop {
             let open = self.totals.open_connections.value();
             if open == 0 || Instant::now() >= end {
-                return open;
+                break open;
             }
             std::thread::sleep(DRAIN_STEP);
-        }
+        };
+        self.stop();
+        left
+    }
+
+    fn stop(&self) {
+        self.seats.iter().for_each(Seat::stop);
     }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        self.seats.iter().for_each(Seat::stop);
+        self.stop();
     }
 }
 

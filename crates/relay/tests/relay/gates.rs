@@ -4,9 +4,12 @@ use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use ferry_relay::{
-    Bind, Config, Destination, Gate, Listener, ListenerId, ListenerState, Protocol, Routes, SourceRanges,
+    Bind, Config, Destination, Gate, Inheritance, Listener, ListenerId, ListenerState, Protocol, Routes, SocketName,
+    SourceRanges,
 };
 
 use crate::kit::{Echo, LOOPBACK, Running, config, converses, eventually, greeted, is_refused, isolated, port};
@@ -185,5 +188,45 @@ fn a_gate_whose_port_is_taken_is_tried_again() {
         drop(other);
         eventually("it is open", || relay.states()[0].1 == ListenerState::Open(taken));
         assert!(is_refused(taken));
+    });
+}
+
+/// Clients connect without a pause while a second relay takes the gate over by its name, with a route of its own, and the first one
+/// ends.
+#[test]
+fn a_gate_is_handed_over_with_its_port() {
+    isolated(|| {
+        let (first, second) = (Echo::new(b'a'), Echo::new(b'b'));
+        let ((_, port_a), (_, port_b)) = (port(&[first.address]), port(&[second.address]));
+        let (old, of_old, of_new) = (Running::new(config()), Arc::new(Routes::new()), Arc::new(Routes::new()));
+        let address = open(&old, 1, "127.0.0.1", &of_old);
+        redirect(address.port());
+        let service = at("192.0.2.1:80");
+        of_old.insert(service.into(), port_a);
+        of_new.insert(service.into(), port_b);
+        let name = SocketName::Gate("all".to_owned());
+        let new = Running::new(config());
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        converses(&mut greeted(service).unwrap().0).unwrap();
+                    }
+                });
+            }
+            let passed = old.sockets().unwrap().into_iter().map(|(_, socket)| (name.to_string(), socket));
+            let inheritance = Inheritance::new(passed);
+            assert_eq!(inheritance.names(), std::slice::from_ref(&name));
+            let bind = inheritance.bind(&name, SocketAddr::new(address.ip(), 0), false);
+            assert_eq!(inheritance.names(), []);
+            let taken = Gate { name: "gate".to_owned(), bind, route: of_new };
+            assert_eq!(new.add_gate(ListenerId(7), taken), ListenerState::Open(address));
+            assert_eq!(old.drain(Duration::from_secs(20)), 0);
+            for _ in 0..50 {
+                assert_eq!(greeted(service).unwrap().1, b'b');
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
     });
 }
