@@ -63,6 +63,8 @@ pub struct Totals {
     pub open_associations: Gauge,
     /// Failures to open a listener, and listeners that failed later.
     pub listener_errors: Count,
+    /// Connections to gates that were refused because their original destination is unknown, is the gate itself, or has no route.
+    pub refused_without_route: Count,
     /// Calls that failed because descriptors or memory for sockets were exhausted.
     pub exhausted: Count,
 }

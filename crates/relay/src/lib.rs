@@ -3,8 +3,11 @@
 //!
 //! - [`Relay`] (`relay.rs`) holds a set of listeners that changes while it runs; `listener.rs` opens one, serves it, and opens it
 //!   again after a failure; `socket.rs` has the options of sockets.
+//! - [`Gate`] (`gate.rs`) is a listener for many destinations, which nf_tables redirects to it; [`Routes`] (`route.rs`) has the port of
+//!   each.
 //! - [`Port`] is what listeners serve: source ranges ([`SourceRanges`]), a limit, counters, and the choice of endpoints
 //!   ([`Choose`]). [`Balancer`] chooses round robin, with session affinity, failing endpoints last.
+//! - [`SocketName`] and [`Inheritance`] (`handover.rs`) are for listening sockets that pass from one process to the next one.
 //! - `tcp` accepts and dials; `copy` moves the bytes of a connection, large streams inside the kernel (`copy/splice.rs`), others
 //!   through a buffer on the stack (`copy/buffered.rs`), so that an idle connection owns neither buffer nor pipe.
 //! - `udp` has an association for each client of a listener.
@@ -21,9 +24,12 @@ mod copy;
 mod counters;
 mod descriptors;
 mod endpoint;
+mod gate;
+mod handover;
 mod listener;
 mod port;
 mod relay;
+mod route;
 mod socket;
 mod sources;
 mod tcp;
@@ -36,9 +42,12 @@ pub use config::{Config, Keepalive, Removal};
 pub use counters::{Count, EndpointCounters, Gauge, PortCounters, Totals};
 pub use descriptors::raise_limit;
 pub use endpoint::Endpoint;
+pub use gate::Gate;
+pub use handover::{Inheritance, InvalidName, SocketName};
 pub use listener::{Listener, ListenerState};
 pub use port::Port;
 pub use relay::{ListenerId, Relay};
+pub use route::{Destination, Route, Routes};
 pub use socket::{Bind, Protocol};
 pub use sources::SourceRanges;
 pub use worker::Worker;

@@ -10,6 +10,7 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::time::sleep;
 
 use crate::config::Keepalive;
+use crate::gate::Target;
 use crate::port::Port;
 use crate::socket::{self, Bind, Protocol};
 use crate::worker::Seat;
@@ -23,7 +24,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(1
 pub struct Listener {
     /// The transport protocol.
     pub protocol: Protocol,
-    /// Where its socket comes from.
+    /// Where its socket comes from. With port 0 the system chooses one, which the state reports and which it keeps.
     pub bind: Bind,
     /// The port that it serves.
     pub port: Arc<Port>,
@@ -43,7 +44,7 @@ pub enum ListenerState {
 /// The state that the task of a listener shares with its owner.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    port: RwLock<Arc<Port>>,
+    target: RwLock<Target>,
     state: Mutex<State>,
 }
 
@@ -65,22 +66,22 @@ pub(crate) enum Serving {
 
 impl Shared {
     /// A listener that is open or not; `is_tried_again`: it is opened again after a failure.
-    pub(crate) fn new(port: Arc<Port>, opened: Result<&Serving, &str>, is_tried_again: bool) -> Self {
+    pub(crate) fn new(target: Target, opened: Result<&Serving, &str>, is_tried_again: bool) -> Self {
         let state = match opened {
             Ok(serving) => State::Open(serving.clone()),
             Err(error) if is_tried_again => State::Failed(error.to_owned()),
             Err(error) => State::Lost(error.to_owned()),
         };
-        Self { port: RwLock::new(port), state: Mutex::new(state) }
+        Self { target: RwLock::new(target), state: Mutex::new(state) }
     }
 
-    pub(crate) fn port(&self) -> Arc<Port> {
-        Arc::clone(&self.port.read().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn target(&self) -> Target {
+        self.target.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// New connections are of this port.
-    pub(crate) fn serve(&self, port: Arc<Port>) {
-        *self.port.write().unwrap_or_else(PoisonError::into_inner) = port;
+    /// New connections are of this target.
+    pub(crate) fn serve(&self, target: Target) {
+        *self.target.write().unwrap_or_else(PoisonError::into_inner) = target;
     }
 
     pub(crate) fn state(&self) -> ListenerState {
@@ -115,13 +116,31 @@ impl Shared {
 // === impl Serving ===
 
 impl Serving {
-    /// Opens a socket at an address. Within a runtime, which it is registered with.
-    pub(crate) fn open(
-        protocol: Protocol,
-        address: SocketAddr,
-        reuse_port: bool,
-        keepalive: Keepalive,
-    ) -> io::Result<Self> {
+    /// Opens a socket or uses one that is open. Within a runtime, which it is registered with.
+    ///
+    /// # Errors
+    /// The text names the address and the error.
+    pub(crate) fn new(protocol: Protocol, bind: Bind, keepalive: Keepalive) -> Result<Self, String> {
+        let (address, reuse_port) = match bind {
+            Bind::Address { address, reuse_port } => (address, reuse_port),
+            Bind::Open(socket) => {
+                let adopted = Self::adopt(protocol, socket, None, keepalive);
+                return adopted.map_err(|error| format!("using an open socket of {protocol}: {error}"));
+            }
+            Bind::Inherited { socket, address, reuse_port } => {
+                match Self::adopt(protocol, socket, Some(address), keepalive) {
+                    Ok(adopted) => return Ok(adopted),
+                    Err(error) => {
+                        tracing::warn!(%error, %address, %protocol, "closed an inherited socket, opening another one");
+                    }
+                }
+                (address, reuse_port)
+            }
+        };
+        Self::open(protocol, address, reuse_port, keepalive).map_err(|error| failure(protocol, address, &error))
+    }
+
+    fn open(protocol: Protocol, address: SocketAddr, reuse_port: bool, keepalive: Keepalive) -> io::Result<Self> {
         Ok(match protocol {
             Protocol::Tcp => {
                 Self::Tcp(Arc::new(TcpListener::from_std(socket::listen(address, reuse_port, keepalive)?)?))
@@ -130,8 +149,14 @@ impl Serving {
         })
     }
 
-    /// Uses an open socket. Within a runtime, which it is registered with.
-    pub(crate) fn adopt(protocol: Protocol, socket: OwnedFd, keepalive: Keepalive) -> io::Result<Self> {
+    /// Uses an open socket, if it is of this protocol and address; otherwise it is closed.
+    fn adopt(
+        protocol: Protocol,
+        socket: OwnedFd,
+        address: Option<SocketAddr>,
+        keepalive: Keepalive,
+    ) -> io::Result<Self> {
+        socket::check(&socket, protocol, address)?;
         Ok(match protocol {
             Protocol::Tcp => {
                 let listener = socket::prepare_listener(socket.into(), keepalive)?;
@@ -174,11 +199,13 @@ pub(crate) async fn run(
 ) {
     let Some(seat) = seats.get(at) else { return };
     let [mut pause, longest] = PAUSES;
+    let mut reopening = reopening;
     loop {
         if let Some(open) = serving.take() {
+            keep_port(&mut reopening, &open);
             let error = serve(&open, &shared, &seats, at).await;
             seat.context.totals.listener_errors.increment();
-            tracing::warn!(%error, port = shared.port().name(), "a listener has failed");
+            tracing::warn!(%error, listener = shared.target().name(), "a listener has failed");
             shared.set(if reopening.is_some() {
                 State::Failed(error.to_string())
             } else {
@@ -191,7 +218,7 @@ pub(crate) async fn run(
         pause = longest.min(2 * pause);
         match Serving::open(protocol, address, reuse_port, seat.context.config.keepalive) {
             Ok(open) => {
-                tracing::info!(%address, port = shared.port().name(), "a listener is open after it had failed");
+                tracing::info!(%address, listener = shared.target().name(), "a listener is open after it had failed");
                 shared.set(State::Open(open.clone()));
                 serving = Some(open);
             }
@@ -203,20 +230,23 @@ pub(crate) async fn run(
     }
 }
 
+/// A port that the system has chosen stays the same when the listener is opened again, since rules refer to it.
+fn keep_port(reopening: &mut Option<Reopening>, open: &Serving) {
+    if let (Some(reopening), Ok(address)) = (reopening, open.address()) {
+        reopening.address.set_port(address.port());
+    }
+}
+
 /// The text for a listener that can't be opened.
-pub(crate) fn failure(protocol: Protocol, address: SocketAddr, error: &io::Error) -> String {
-    let protocol = match protocol {
-        Protocol::Tcp => "TCP",
-        Protocol::Udp => "UDP",
-    };
+fn failure(protocol: Protocol, address: SocketAddr, error: &io::Error) -> String {
     format!("listening on {address} over {protocol}: {error}")
 }
 
 async fn serve(serving: &Serving, shared: &Arc<Shared>, seats: &Arc<[Seat]>, at: usize) -> io::Error {
     match serving {
-        Serving::Tcp(listener) => tcp::accept(listener, || shared.port(), seats, at).await,
+        Serving::Tcp(listener) => tcp::accept(listener, || shared.target(), seats, at).await,
         Serving::Udp(socket) => match seats.get(at) {
-            Some(seat) => udp::relay(socket, || shared.port(), &seat.context).await,
+            Some(seat) => udp::relay(socket, || shared.target().port().cloned(), &seat.context).await,
             None => io::ErrorKind::NotFound.into(),
         },
     }

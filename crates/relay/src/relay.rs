@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,8 +15,9 @@ use crate::balancer::Balancer;
 use crate::config::{Config, Removal};
 use crate::counters::Totals;
 use crate::endpoint::Endpoint;
+use crate::gate::{Gate, Target};
 use crate::listener::{self, Listener, ListenerState, Reopening, Serving, Shared};
-use crate::socket::Bind;
+use crate::socket::{Bind, Protocol};
 use crate::worker::{Seat, Worker};
 
 /// Interval of the looks for the end of the last connection while draining.
@@ -25,7 +26,7 @@ const DRAIN_STEP: Duration = Duration::from_millis(5);
 /// Time limit of a method that waits for a thread to close a removed listener's socket; only a stuck thread takes so long.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// The identity of a listener, chosen by the caller.
+/// The identity of a listener or gate, chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub u64);
 
@@ -38,6 +39,8 @@ pub struct Relay {
     seats: Arc<[Seat]>,
     next_seat: AtomicUsize,
     listeners: Mutex<HashMap<ListenerId, Entry>>,
+    /// set before the listeners are closed for the last time, so that none is added afterwards
+    has_ended: AtomicBool,
 }
 
 /// One listener of the set.
@@ -62,8 +65,15 @@ impl Relay {
         let workers: Vec<_> =
             (0..config.workers.max(1)).map(|_| Worker::new(&config, &totals)).collect::<io::Result<_>>()?;
         let (workers, seats): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
-        let listeners = Mutex::new(HashMap::new());
-        Ok((Self { config, totals, seats: seats.into(), next_seat: AtomicUsize::new(0), listeners }, workers))
+        let relay = Self {
+            config,
+            totals,
+            seats: seats.into(),
+            next_seat: AtomicUsize::new(0),
+            listeners: Mutex::new(HashMap::new()),
+            has_ended: AtomicBool::new(false),
+        };
+        Ok((relay, workers))
     }
 
     /// The counters of all ports together.
@@ -74,16 +84,26 @@ impl Relay {
     /// Adds a listener. One with this identity that has the same protocol and address is not touched, except that its new
     /// connections are of the given port; another one is replaced.
     ///
-    /// Returns its state: one that can't be opened is tried again. A socket given open always replaces a listener.
+    /// Returns its state: one that can't be opened is tried again. A socket given open always replaces a listener, an inherited one
+    /// as an address does.
     pub fn add(&self, id: ListenerId, listener: Listener) -> ListenerState {
-        let Listener { protocol, bind, port } = listener;
+        self.insert(id, listener.protocol, listener.bind, Target::Port(listener.port))
+    }
+
+    /// Adds a gate, which is a listener in all other respects, with an identity among those of listeners. As [`Self::add`]: one that has
+    /// the same address is not touched, except that its new connections follow the given route.
+    pub fn add_gate(&self, id: ListenerId, gate: Gate) -> ListenerState {
+        self.insert(id, Protocol::Tcp, gate.bind, Target::Gate(gate.name.into(), gate.route))
+    }
+
+    fn insert(&self, id: ListenerId, protocol: Protocol, bind: Bind, target: Target) -> ListenerState {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        let reopening = match &bind {
-            &Bind::Address { address, reuse_port } => Some(Reopening { protocol, address, reuse_port }),
-            Bind::Open(_) => None,
-        };
+        if self.has_ended.load(Ordering::Relaxed) {
+            return ListenerState::Lost("the relay has ended".to_owned());
+        }
+        let reopening = bind.address().map(|(address, reuse_port)| Reopening { protocol, address, reuse_port });
         if let Some(present) = listeners.get(&id).filter(|entry| reopening.is_some() && entry.reopening == reopening) {
-            present.shared.serve(port);
+            present.shared.serve(target);
             return present.shared.state();
         }
         // Two listeners can't have one address, so the old one goes first.
@@ -92,19 +112,13 @@ impl Relay {
         let Some(seat) = self.seats.get(at) else { return ListenerState::Lost("the relay has no threads".to_owned()) };
         let opened = {
             let _registered_there = seat.handle.enter();
-            let keepalive = self.config.keepalive;
-            match bind {
-                Bind::Address { address, reuse_port } => Serving::open(protocol, address, reuse_port, keepalive)
-                    .map_err(|error| listener::failure(protocol, address, &error)),
-                Bind::Open(socket) => Serving::adopt(protocol, socket, keepalive)
-                    .map_err(|error| format!("using an open socket: {error}")),
-            }
+            Serving::new(protocol, bind, self.config.keepalive)
         };
         if let Err(error) = &opened {
             self.totals.listener_errors.increment();
-            tracing::warn!(error, port = port.name(), "cannot open a listener");
+            tracing::warn!(error, listener = target.name(), "cannot open a listener");
         }
-        let shared = Arc::new(Shared::new(port, opened.as_ref().map_err(String::as_str), reopening.is_some()));
+        let shared = Arc::new(Shared::new(target, opened.as_ref().map_err(String::as_str), reopening.is_some()));
         let serving = opened.ok();
         let (alive, ended) = channel();
         let task = listener::run(Arc::clone(&shared), serving, reopening, Arc::clone(&self.seats), at);
@@ -118,7 +132,7 @@ impl Relay {
         state
     }
 
-    /// Removes a listener: its socket is closed, and its UDP associations end. Established connections live on. Returns false
+    /// Removes a listener or a gate: its socket is closed, and its UDP associations end. Established connections live on. Returns false
     /// if there is none.
     pub fn remove(&self, id: ListenerId) -> bool {
         let entry = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
@@ -127,22 +141,21 @@ impl Relay {
         found
     }
 
-    /// Replaces the whole set: removes the listeners that are not in it and adds the others, as [`Self::add`] does.
+    /// Replaces the whole set of listeners: removes those that are not in it and adds the others, as [`Self::add`] does. Gates stay.
     pub fn replace(&self, wanted: Vec<(ListenerId, Listener)>) {
         let kept: HashSet<ListenerId> = wanted.iter().map(|&(id, _)| id).collect();
-        self.close_others(&kept);
+        self.close_where(|id, entry| !kept.contains(&id) && entry.shared.target().port().is_some());
         for (id, listener) in wanted {
             self.add(id, listener);
         }
     }
 
-    /// Removes all listeners but these.
-    fn close_others(&self, kept: &HashSet<ListenerId>) {
+    fn close_where(&self, condition: impl Fn(ListenerId, &Entry) -> bool) {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        close(listeners.extract_if(|id, _| !kept.contains(id)).map(|(_, entry)| entry));
+        close(listeners.extract_if(|&id, entry| condition(id, entry)).map(|(_, entry)| entry));
     }
 
-    /// The states of all listeners, in the order of their identities.
+    /// The states of all listeners and gates, in the order of their identities.
     pub fn states(&self) -> Vec<(ListenerId, ListenerState)> {
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let mut states: Vec<_> = listeners.iter().map(|(&id, entry)| (id, entry.shared.state())).collect();
@@ -150,8 +163,9 @@ impl Relay {
         states
     }
 
-    /// Duplicates of all open listening sockets, to hand them over to another process: either process can accept the connections
-    /// that wait in them, and new ones.
+    /// Duplicates of all open sockets of listeners and gates, to hand them over to another process: either process can accept the
+    /// connections that wait in them, and new ones. The caller, who knows the use of each, names it by a
+    /// [`SocketName`](crate::SocketName) on the way.
     ///
     /// # Errors
     /// The system's error if descriptors are exhausted.
@@ -181,24 +195,35 @@ impl Relay {
         }
     }
 
-    /// Ends the relay: closes all listeners, waits until the last TCP connection has ended or the time is over, and stops the
-    /// threads, which resets what is left. Returns the number of connections that were reset. Blocks the calling thread.
-    pub fn drain(self, within: Duration) -> usize {
+    /// Ends the relay: closes all listeners and gates, which ends their UDP associations, waits until the last TCP connection has
+    /// ended or the time is over, and stops the threads, which resets what is left. Returns the number of connections that were
+    /// reset. Nothing can be added any more.
+    ///
+    /// Blocks the calling thread, which must not be one of a [`Worker`]. Connections that wait to be accepted are reset, unless
+    /// another process has the sockets ([`Self::sockets`]).
+    pub fn drain(&self, within: Duration) -> usize {
         let end = Instant::now() + within;
-        self.close_others(&HashSet::new());
-        loop {
+        self.has_ended.store(true, Ordering::Relaxed);
+        self.close_where(|_, _| true);
+        let left = loop {
             let open = self.totals.open_connections.value();
             if open == 0 || Instant::now() >= end {
-                return open;
+                break open;
             }
             std::thread::sleep(DRAIN_STEP);
-        }
+        };
+        self.stop();
+        left
+    }
+
+    fn stop(&self) {
+        self.seats.iter().for_each(Seat::stop);
     }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        self.seats.iter().for_each(Seat::stop);
+        self.stop();
     }
 }
 

@@ -1,5 +1,6 @@
 //! Opens listening sockets, and sets the options of connections.
 
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -14,7 +15,7 @@ const BACKLOG: i32 = 4096;
 const DATAGRAM_BUFFER_BYTES: usize = 4 << 20;
 
 /// The transport protocol of a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// TCP
     Tcp,
@@ -35,6 +36,41 @@ pub enum Bind {
     },
     /// It is open already: bound, and of TCP also listening. For example one from another process.
     Open(OwnedFd),
+    /// The process before has left an open one. If that is not of this protocol and address, or does not listen, it is closed, and one is
+    /// opened. After a failure one is opened, too.
+    Inherited {
+        /// The open socket.
+        socket: OwnedFd,
+        /// The address and port; with port 0 the socket may have any.
+        address: SocketAddr,
+        /// As for [`Bind::Address`], if one is opened.
+        reuse_port: bool,
+    },
+}
+
+// === impl Protocol ===
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        })
+    }
+}
+
+// === impl Bind ===
+
+impl Bind {
+    /// The address at which the socket can be opened again.
+    pub(crate) fn address(&self) -> Option<(SocketAddr, bool)> {
+        match *self {
+            Self::Address { address, reuse_port } | Self::Inherited { address, reuse_port, .. } => {
+                Some((address, reuse_port))
+            }
+            Self::Open(_) => None,
+        }
+    }
 }
 
 /// Opens a TCP listener. Connections inherit its options (`TCP_NODELAY`, keepalive), which saves system calls for each.
@@ -74,6 +110,44 @@ pub(crate) fn connect(address: SocketAddr, keepalive: Keepalive) -> io::Result<T
     match socket.connect(&address.into()) {
         Err(error) if !is_in_progress(&error) => Err(error),
         Ok(()) | Err(_) => Ok(socket.into()),
+    }
+}
+
+/// The destination that a connection had before netfilter redirected it, from the record of connection tracking: `SO_ORIGINAL_DST`
+/// (linux/netfilter_ipv4.h), `IP6T_SO_ORIGINAL_DST` (linux/netfilter_ipv6/ip6_tables.h). That of a connection that was not redirected is
+/// its local address.
+///
+/// # Errors
+/// The system's error: `ENOENT` if connection tracking has no record, `ENOPROTOOPT` if it is not loaded.
+pub(crate) fn original_destination(stream: &tokio::net::TcpStream, ipv6: bool) -> io::Result<SocketAddr> {
+    let socket = SockRef::from(stream);
+    let address = if ipv6 { socket.original_dst_v6() } else { socket.original_dst_v4() }?;
+    address.as_socket().ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Checks that a socket that was given open has this protocol, is bound, of TCP also listens, and has this address; any port if
+/// that is 0, and any address if there is none.
+///
+/// # Errors
+/// The system's error, or one that names the difference.
+pub(crate) fn check(socket: &OwnedFd, protocol: Protocol, wanted: Option<SocketAddr>) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    let (kind, transport) = match protocol {
+        Protocol::Tcp => (Type::STREAM, socket2::Protocol::TCP),
+        Protocol::Udp => (Type::DGRAM, socket2::Protocol::UDP),
+    };
+    let bound = socket.local_addr()?.as_socket().ok_or_else(|| io::Error::other("it is not an IP socket"))?;
+    if socket.r#type()? != kind || socket.protocol()? != Some(transport) {
+        return Err(io::Error::other(format!("it is not a socket of {protocol}")));
+    }
+    if bound.port() == 0 || protocol == Protocol::Tcp && !socket.is_listener()? {
+        return Err(io::Error::other("it does not listen"));
+    }
+    match wanted {
+        Some(wanted) if wanted.ip() != bound.ip() || ![0, bound.port()].contains(&wanted.port()) => {
+            Err(io::Error::other(format!("it listens on {bound} instead of {wanted}")))
+        }
+        Some(_) | None => Ok(()),
     }
 }
 

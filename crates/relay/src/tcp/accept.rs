@@ -7,19 +7,19 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
-use super::connection::{self, Admitted, OnThread};
+use super::connection::{self, Admitted, OnThread, Reset};
 use crate::descriptors;
-use crate::port::Port;
+use crate::gate::Target;
 use crate::worker::{Seat, least_loaded};
 
 /// Pauses while descriptors are exhausted: connections wait in the kernel's queue, and the thread does not spin.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 
-/// Accepts until the listener fails, and returns the error. `port` returns what the listener serves at the moment; `at` is the
+/// Accepts until the listener fails, and returns the error. `target` returns what the listener serves at the moment; `at` is the
 /// position of this thread among all.
 pub(crate) async fn accept(
     listener: &TcpListener,
-    port: impl Fn() -> Arc<Port>,
+    target: impl Fn() -> Target,
     seats: &Arc<[Seat]>,
     at: usize,
 ) -> io::Error {
@@ -29,15 +29,20 @@ pub(crate) async fn accept(
         match listener.accept().await {
             Ok((stream, client)) => {
                 pause = None;
-                let admitted = Admitted::new(stream, client.ip(), &port(), &seat.context);
-                if let Some(admitted) = admitted {
+                let stream = Reset::new(stream);
+                let Some(port) = stream.port(&target()) else {
+                    // Dropping the connection resets it.
+                    seat.context.totals.refused_without_route.increment();
+                    continue;
+                };
+                if let Some(admitted) = Admitted::new(stream, client.ip(), &port, &seat.context) {
                     start(admitted, seats, at);
                 }
             }
             Err(error) if descriptors::are_exhausted(&error) => {
                 seat.context.totals.exhausted.increment();
                 if pause.is_none() {
-                    tracing::warn!(%error, port = port().name(), "cannot accept connections; they wait, raise the limit");
+                    tracing::warn!(%error, listener = target().name(), "cannot accept connections; they wait, raise the limit");
                 }
                 let [first, longest] = PAUSES;
                 let next = pause.map_or(first, |before: Duration| longest.min(2 * before));

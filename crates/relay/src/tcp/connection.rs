@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use super::dial::dial;
 use crate::copy::{self, Ending, Meter, Side};
 use crate::endpoint::Endpoint;
+use crate::gate::Target;
 use crate::port::{Kind, Permit, Port, Refusal};
 use crate::worker::Context;
 
@@ -47,8 +48,7 @@ struct Established(Arc<Endpoint>);
 
 impl Admitted {
     /// Admits a connection, or resets it at once and counts why.
-    pub(super) fn new(stream: TcpStream, client: IpAddr, port: &Arc<Port>, context: &Arc<Context>) -> Option<Self> {
-        let stream = Reset(Some(stream));
+    pub(super) fn new(stream: Reset, client: IpAddr, port: &Arc<Port>, context: &Arc<Context>) -> Option<Self> {
         let limit = context.config.max_connections;
         let permit = if port.admits(client) {
             Permit::new(port, &context.totals, Kind::Connection, limit)
@@ -66,7 +66,7 @@ impl Admitted {
 
     /// A connection that another thread has admitted.
     pub(super) fn moved(stream: TcpStream, client: IpAddr, permit: Permit, context: OnThread) -> Self {
-        Self { stream: Reset(Some(stream)), client, permit, context }
+        Self { stream: Reset::new(stream), client, permit, context }
     }
 }
 
@@ -79,7 +79,7 @@ pub(super) async fn serve(admitted: Admitted) {
         Err(refusal) => Err(refusal),
     };
     match dialled {
-        Ok((server, endpoint)) => relay(client, Reset(Some(server)), &endpoint, port, &context.0).await,
+        Ok((server, endpoint)) => relay(client, Reset::new(server), &endpoint, port, &context.0).await,
         // Dropping the client's connection resets it.
         Err(refusal) => port.count_refusal(refusal),
     }
@@ -120,6 +120,15 @@ async fn deliver(stream: &TcpStream) {
 // === impl Reset ===
 
 impl Reset {
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self(Some(stream))
+    }
+
+    /// The port of the connection, which a listener with this target has accepted.
+    pub(super) fn port(&self, target: &Target) -> Option<Arc<Port>> {
+        target.port_of(self.0.as_ref()?)
+    }
+
     /// Closes the connection in order: the kernel delivers what is still queued.
     fn end(mut self) {
         self.0 = None;

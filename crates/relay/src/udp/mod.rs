@@ -33,7 +33,11 @@ struct EndAll(Arc<Table<Association>>);
 
 /// Relays the datagrams of one listener until its socket fails, and returns the error. `port` returns what it serves at the
 /// moment. Its associations end with it.
-pub(crate) async fn relay(socket: &Arc<UdpSocket>, port: impl Fn() -> Arc<Port>, context: &Arc<Context>) -> io::Error {
+pub(crate) async fn relay(
+    socket: &Arc<UdpSocket>,
+    port: impl Fn() -> Option<Arc<Port>>,
+    context: &Arc<Context>,
+) -> io::Error {
     if let Err(error) = report_address_if_unspecified(socket) {
         return error;
     }
@@ -43,7 +47,9 @@ pub(crate) async fn relay(socket: &Arc<UdpSocket>, port: impl Fn() -> Arc<Port>,
         if let Err(error) = socket.readable().await {
             return error;
         }
-        match pass_batch(socket, &table, &port(), context) {
+        // Gates are of TCP alone: a datagram's original destination is not known to its socket.
+        let Some(port) = port() else { return io::ErrorKind::Unsupported.into() };
+        match pass_batch(socket, &table, &port, context) {
             Ok(()) => {}
             Err(error) if is_temporary(&error) => {}
             Err(error) => return error,

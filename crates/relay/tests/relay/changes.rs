@@ -1,13 +1,14 @@
 //! Changes of endpoints and listeners while connections are open; hand-over; the end.
 
 use std::io::Read as _;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ferry_relay::{Bind, Config, Listener, ListenerId, ListenerState, Port, Protocol, Removal};
+use ferry_relay::{Bind, Config, Listener, ListenerId, ListenerState, Port, Protocol, Relay, Removal};
+use socket2::{Domain, Socket, Type};
 
 use crate::kit::{Echo, LOOPBACK, Running, config, converses, eventually, greeted, is_reset, isolated, port};
 
@@ -200,6 +201,84 @@ fn something_else_than_a_listener_is_refused() {
         let listener = Listener { protocol: Protocol::Tcp, bind: Bind::Open(file), port };
         let state = relay.add(ListenerId(1), listener);
         assert!(matches!(&state, ListenerState::Lost(error) if error.contains("open socket")), "{state:?}");
+    });
+}
+
+/// Sockets that the process before has left, each with a reason why it does not suit, or without one.
+#[test]
+fn an_inherited_socket_is_used_if_it_suits() {
+    isolated(|| {
+        let echo = Echo::new(b'a');
+        let (_balancer, port) = port(&[echo.address]);
+        let relay = Running::new(config());
+        let unconnected = || Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let bound = unconnected();
+        bound.bind(&LOOPBACK.into()).unwrap();
+        let at_other_address = TcpListener::bind("127.0.0.2:0").unwrap();
+        let wanted = TcpListener::bind(LOOPBACK).unwrap().local_addr().unwrap();
+        let listening = || OwnedFd::from(TcpListener::bind(wanted).unwrap());
+        for (socket, wanted, suits) in [
+            (listening(), wanted, true),
+            (TcpListener::bind(LOOPBACK).unwrap().into(), LOOPBACK, true),
+            (TcpListener::bind(LOOPBACK).unwrap().into(), wanted, false),
+            (at_other_address.into(), LOOPBACK, false),
+            (UdpSocket::bind(LOOPBACK).unwrap().into(), LOOPBACK, false),
+            (bound.into(), LOOPBACK, false),
+            (unconnected().into(), LOOPBACK, false),
+            (OwnedFd::from(std::fs::File::open("/dev/null").unwrap()), LOOPBACK, false),
+        ] {
+            let before = inode(&socket);
+            let bind = Bind::Inherited { socket, address: wanted, reuse_port: false };
+            let listener = Listener { protocol: Protocol::Tcp, bind, port: Arc::clone(&port) };
+            let ListenerState::Open(address) = relay.add(ListenerId(1), listener) else { panic!("{wanted}") };
+            assert_eq!(address.ip(), wanted.ip());
+            let sockets = relay.sockets().unwrap();
+            assert_eq!(inode(&sockets[0].1) == before, suits, "{wanted}");
+            assert!(greeted(address).is_ok());
+            assert!(relay.remove(ListenerId(1)));
+        }
+    });
+}
+
+/// Rules refer to the port that the system has chosen.
+#[test]
+fn a_listener_that_fails_is_opened_again_at_its_port() {
+    isolated(|| {
+        let echo = Echo::new(b'a');
+        let (_balancer, port) = port(&[echo.address]);
+        let relay = Running::new(config());
+        let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
+        // What listens is the same socket, so it ends for the relay as well.
+        let duplicate = TcpListener::from(relay.sockets().unwrap().remove(0).1);
+        rustix::net::shutdown(&duplicate, rustix::net::Shutdown::Both).unwrap();
+        drop(duplicate);
+        eventually("it has failed", || matches!(relay.states()[0].1, ListenerState::Failed(_)));
+        eventually("it is open", || relay.states()[0].1 == ListenerState::Open(address));
+        assert!(greeted(address).is_ok());
+    });
+}
+
+#[test]
+fn the_end_closes_everything_for_all_who_share_the_relay() {
+    isolated(|| {
+        let endpoint = UdpSocket::bind(LOOPBACK).unwrap();
+        let (_balancer, port) = port(&[endpoint.local_addr().unwrap()]);
+        let config = Config { udp_idle: Duration::from_secs(600), ..config() };
+        let (relay, workers) = Relay::new(config).unwrap();
+        let threads: Vec<_> = workers.into_iter().map(|worker| std::thread::spawn(|| worker.run())).collect();
+        let bind = Bind::Address { address: LOOPBACK, reuse_port: false };
+        let datagrams = Listener { protocol: Protocol::Udp, bind, port: Arc::clone(&port) };
+        let ListenerState::Open(address) = relay.add(ListenerId(1), datagrams) else { panic!() };
+        let client = UdpSocket::bind(LOOPBACK).unwrap();
+        client.send_to(b"question", address).unwrap();
+        endpoint.recv(&mut [0; 8]).unwrap();
+        assert_eq!(relay.totals().open_associations.value(), 1);
+        assert_eq!(std::thread::scope(|scope| scope.spawn(|| relay.drain(Duration::ZERO)).join().unwrap()), 0);
+        assert_eq!(relay.states(), []);
+        let late = relay.add(ListenerId(1), listener(LOOPBACK, &port));
+        assert!(matches!(&late, ListenerState::Lost(error) if error.contains("ended")), "{late:?}");
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(relay.totals().open_associations.value(), 0);
     });
 }
 

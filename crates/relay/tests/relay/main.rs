@@ -1,5 +1,5 @@
 //! The relay over real sockets, each test in a network namespace of its own: streams against a model, faults of endpoints, changes
-//! while connections are open, datagrams, limits. Needs root.
+//! while connections are open, gates, datagrams, limits. Needs root, `nft` and `ip`.
 
 #![expect(
     clippy::unwrap_used,
@@ -12,6 +12,7 @@
 mod changes;
 mod datagrams;
 mod faults;
+mod gates;
 mod kit;
 mod limits;
 mod streams;

@@ -1,0 +1,232 @@
+//! Gates: connections to many destinations that nf_tables redirects to one listener.
+
+use std::io::Write as _;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ferry_relay::{
+    Bind, Config, Destination, Gate, Inheritance, Listener, ListenerId, ListenerState, Protocol, Routes, SocketName,
+    SourceRanges,
+};
+
+use crate::kit::{Echo, LOOPBACK, Running, config, converses, eventually, greeted, is_refused, isolated, port};
+
+/// Redirects connections that this machine makes to addresses of services, which exist nowhere, and to a range of node ports at its
+/// own addresses.
+fn redirect(gate: u16) {
+    let rules = format!(
+        "table inet test {{
+            chain output {{
+                type nat hook output priority -100
+                ip daddr 192.0.2.0/24 tcp dport != 0 dnat ip to 127.0.0.1:{gate}
+                ip6 daddr 2001:db8::/64 tcp dport != 0 dnat ip6 to [::1]:{gate}
+                ip daddr 127.0.0.0/8 tcp dport 30000-30009 redirect to :{gate}
+            }}
+        }}"
+    );
+    let mut nft = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    nft.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
+    assert!(nft.wait().unwrap().success());
+    // Without a route there is no connection whose destination could be translated.
+    for source in ["127.0.0.1", "::1"] {
+        let family = if source.contains(':') { "-6" } else { "-4" };
+        let route = [family, "route", "add", "default", "dev", "lo", "src", source];
+        assert!(Command::new("ip").args(route).status().unwrap().success());
+    }
+}
+
+fn gate(address: SocketAddr, routes: &Arc<Routes>) -> Gate {
+    let bind = Bind::Address { address, reuse_port: false };
+    Gate { name: "gate".to_owned(), bind, route: Arc::<Routes>::clone(routes) }
+}
+
+/// Opens a gate at a port that the system chooses, for one family.
+fn open(relay: &Running, id: u64, ip: &str, routes: &Arc<Routes>) -> SocketAddr {
+    let ip: IpAddr = ip.parse().unwrap();
+    match relay.add_gate(ListenerId(id), gate(SocketAddr::new(ip, 0), routes)) {
+        ListenerState::Open(address) => address,
+        failed => panic!("{failed:?}"),
+    }
+}
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn connections_go_to_the_port_of_their_original_destination() {
+    isolated(|| {
+        let (first, second) = (Echo::new(b'a'), Echo::new(b'b'));
+        let ((_, port_a), (_, port_b)) = (port(&[first.address]), port(&[second.address]));
+        let (relay, routes) = (Running::new(config()), Arc::new(Routes::new()));
+        let address = open(&relay, 1, "0.0.0.0", &routes);
+        let bind = Bind::Address { address: at(&format!("[::]:{}", address.port())), reuse_port: false };
+        let of_ipv6 = Gate { name: "gate".to_owned(), bind, route: Arc::<Routes>::clone(&routes) };
+        assert!(matches!(relay.add_gate(ListenerId(2), of_ipv6), ListenerState::Open(_)));
+        redirect(address.port());
+        for (destination, port) in [
+            (at("192.0.2.1:80").into(), &port_a),
+            (at("192.0.2.1:81").into(), &port_b),
+            (at("192.0.2.2:80").into(), &port_b),
+            (at("[2001:db8::1]:80").into(), &port_b),
+            (at("127.0.0.9:30001").into(), &port_b),
+            (Destination::AnyAddress(30001), &port_a),
+        ] {
+            assert!(routes.insert(destination, Arc::clone(port)).is_none());
+        }
+        for (destination, name) in [
+            ("192.0.2.1:80", b'a'),
+            ("192.0.2.1:81", b'b'),
+            ("192.0.2.2:80", b'b'),
+            ("[2001:db8::1]:80", b'b'),
+            ("127.0.0.1:30001", b'a'),
+            ("127.0.0.3:30001", b'a'),
+            ("127.0.0.9:30001", b'b'),
+        ] {
+            let (mut stream, greeting) = greeted(at(destination)).unwrap();
+            assert_eq!(greeting, name, "{destination}");
+            converses(&mut stream).unwrap();
+        }
+        assert_eq!((port_a.counters().connections.value(), port_b.counters().connections.value()), (3, 4));
+        assert_eq!(relay.totals().refused_without_route.value(), 0);
+    });
+}
+
+#[test]
+fn unknown_destinations_and_the_gate_itself_are_refused_and_counted() {
+    isolated(|| {
+        let echo = Echo::new(b'a');
+        let (_balancer, port) = port(&[echo.address]);
+        let (relay, routes) = (Running::new(config()), Arc::new(Routes::new()));
+        let address = open(&relay, 1, "127.0.0.1", &routes);
+        assert!(is_refused(address), "there is no connection tracking yet");
+        redirect(address.port());
+        routes.insert(at("192.0.2.1:80").into(), Arc::clone(&port));
+        // Not even a route makes the gate a destination.
+        routes.insert(address.into(), Arc::clone(&port));
+        assert!(is_refused(address));
+        assert!(is_refused(at("192.0.2.1:81")));
+        assert!(is_refused(at("192.0.2.2:80")));
+        assert_eq!(relay.totals().refused_without_route.value(), 4);
+        assert!(greeted(at("192.0.2.1:80")).is_ok());
+        assert_eq!(port.counters().connections.value(), 1);
+    });
+}
+
+#[test]
+fn routes_change_while_connections_live() {
+    isolated(|| {
+        let (first, second) = (Echo::new(b'a'), Echo::new(b'b'));
+        let ((_, port_a), (_, port_b)) = (port(&[first.address]), port(&[second.address]));
+        let (relay, routes) = (Running::new(config()), Arc::new(Routes::new()));
+        let address = open(&relay, 1, "127.0.0.1", &routes);
+        redirect(address.port());
+        let service = at("192.0.2.1:80");
+        routes.insert(service.into(), Arc::clone(&port_a));
+        let (mut old, name) = greeted(service).unwrap();
+        assert_eq!(name, b'a');
+        assert!(routes.insert(service.into(), port_b).is_some_and(|before| Arc::ptr_eq(&before, &port_a)));
+        assert_eq!(greeted(service).unwrap().1, b'b');
+        assert!(routes.remove(service.into()).is_some());
+        assert!(is_refused(service));
+        converses(&mut old).unwrap();
+
+        // A new set of listeners leaves the gate, and another route takes its place without another socket.
+        let listener = |port| Listener {
+            protocol: Protocol::Tcp,
+            bind: Bind::Address { address: LOOPBACK, reuse_port: false },
+            port,
+        };
+        relay.replace(vec![(ListenerId(2), listener(Arc::clone(&port_a)))]);
+        relay.replace(Vec::new());
+        let others = Arc::new(Routes::new());
+        others.insert(service.into(), port_a);
+        let at_any_port = SocketAddr::new(address.ip(), 0);
+        assert_eq!(relay.add_gate(ListenerId(1), gate(at_any_port, &others)), ListenerState::Open(address));
+        assert_eq!(greeted(service).unwrap().1, b'a');
+        assert!(relay.remove(ListenerId(1)));
+        assert!(TcpStream::connect(service).is_err());
+        converses(&mut old).unwrap();
+    });
+}
+
+#[test]
+fn limits_and_source_ranges_hold_at_a_gate() {
+    isolated(|| {
+        let echo = Echo::new(b'a');
+        let (_balancer, port) = port(&[echo.address]);
+        let (relay, routes) = (Running::new(Config { max_connections: 8, ..config() }), Arc::new(Routes::new()));
+        let address = open(&relay, 1, "127.0.0.1", &routes);
+        redirect(address.port());
+        let service = at("192.0.2.1:80");
+        routes.insert(service.into(), Arc::clone(&port));
+        port.set_sources(Some(SourceRanges::new(["198.51.100.0/24".parse().unwrap()])));
+        assert!(is_refused(service));
+        port.set_sources(None);
+        port.set_limit(6);
+        let mut open: Vec<_> = (0..6).map(|_| greeted(service).unwrap().0).collect();
+        assert!(is_refused(service));
+        open.iter_mut().for_each(|stream| converses(stream).unwrap());
+        assert_eq!((port.counters().refused_sources.value(), port.counters().refused_at_limit.value()), (1, 1));
+        drop(open);
+        eventually("all have ended", || relay.totals().open_connections.value() == 0);
+        assert!(greeted(service).is_ok());
+    });
+}
+
+#[test]
+fn a_gate_whose_port_is_taken_is_tried_again() {
+    isolated(|| {
+        let other = TcpListener::bind(LOOPBACK).unwrap();
+        let taken = other.local_addr().unwrap();
+        let (relay, routes) = (Running::new(config()), Arc::new(Routes::new()));
+        let failed = relay.add_gate(ListenerId(1), gate(taken, &routes));
+        assert!(matches!(&failed, ListenerState::Failed(error) if error.contains("in use")), "{failed:?}");
+        drop(other);
+        eventually("it is open", || relay.states()[0].1 == ListenerState::Open(taken));
+        assert!(is_refused(taken));
+    });
+}
+
+/// Clients connect without a pause while a second relay takes the gate over by its name, with a route of its own, and the first one
+/// ends.
+#[test]
+fn a_gate_is_handed_over_with_its_port() {
+    isolated(|| {
+        let (first, second) = (Echo::new(b'a'), Echo::new(b'b'));
+        let ((_, port_a), (_, port_b)) = (port(&[first.address]), port(&[second.address]));
+        let (old, of_old, of_new) = (Running::new(config()), Arc::new(Routes::new()), Arc::new(Routes::new()));
+        let address = open(&old, 1, "127.0.0.1", &of_old);
+        redirect(address.port());
+        let service = at("192.0.2.1:80");
+        of_old.insert(service.into(), port_a);
+        of_new.insert(service.into(), port_b);
+        let name = SocketName::Gate("all".to_owned());
+        let new = Running::new(config());
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        converses(&mut greeted(service).unwrap().0).unwrap();
+                    }
+                });
+            }
+            let passed = old.sockets().unwrap().into_iter().map(|(_, socket)| (name.to_string(), socket));
+            let inheritance = Inheritance::new(passed);
+            assert_eq!(inheritance.names(), std::slice::from_ref(&name));
+            let bind = inheritance.bind(&name, SocketAddr::new(address.ip(), 0), false);
+            assert_eq!(inheritance.names(), []);
+            let taken = Gate { name: "gate".to_owned(), bind, route: of_new };
+            assert_eq!(new.add_gate(ListenerId(7), taken), ListenerState::Open(address));
+            assert_eq!(old.drain(Duration::from_secs(20)), 0);
+            for _ in 0..50 {
+                assert_eq!(greeted(service).unwrap().1, b'b');
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    });
+}
