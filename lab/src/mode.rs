@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ferry_api::config::{MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES};
+use ferry_api::config::{MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, MODE_USERSPACE};
 use ferry_model::Profile;
 
 use crate::corpus::Remembers;
@@ -72,12 +72,23 @@ impl Mode {
         table: Some("kube-proxy"),
     };
 
+    /// Mode userspace, with a table that leads to the proxy.
+    pub const USERSPACE: Self = Self {
+        word: "userspace",
+        name: MODE_USERSPACE,
+        section: "iptables",
+        profile: Profile::USERSPACE,
+        remembers: Remembers::ByPolicy,
+        backend: None,
+        table: None,
+    };
+
     /// All rows, with the modes in the order of the executable's list.
-    pub const ALL: &[Self] = &[Self::IPTABLES, Self::IPTABLES_LEGACY, Self::IPVS, Self::NFTABLES];
+    pub const ALL: &[Self] = &[Self::IPTABLES, Self::IPTABLES_LEGACY, Self::IPVS, Self::NFTABLES, Self::USERSPACE];
 
     /// True if each commit takes effect as a whole.
     pub fn is_atomic(&self) -> bool {
-        self.backend.is_none() && !self.profile.binds_addresses
+        self.backend.is_none() && !self.profile.binds_addresses && !self.profile.relays()
     }
 
     /// The names of the modes, each once.

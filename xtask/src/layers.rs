@@ -16,7 +16,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("ferry-model", &["ferry-api"]),
     ("ferry-plane", &["ferry-api", "ferry-model"]),
     (RULESET, &["ferry-api", "ferry-model", "ferry-plane", "ferry-kernel"]),
-    (PLANES, &["ferry-api", "ferry-model", "ferry-plane", "ferry-kernel", RULESET]),
+    (PLANES, &["ferry-api", "ferry-model", "ferry-plane", "ferry-kernel", "ferry-relay", RULESET]),
     ("ferry-kube-proxy", &["ferry-api", "ferry-client", "ferry-model", "ferry-plane", "ferry-kernel", PLANES]),
 ];
 

@@ -6,6 +6,7 @@ mod forward;
 mod iptables;
 mod ipvs;
 mod nftables;
+mod userspace;
 
 use std::io;
 use std::sync::mpsc::SyncSender;
@@ -144,7 +145,7 @@ pub struct NoPlane {
 }
 
 /// The list of modes. Tests compare other lists with a row for each mode with it.
-pub const PLANES: &[Plane] = &[iptables::PLANE, ipvs::PLANE, nftables::PLANE];
+pub const PLANES: &[Plane] = &[iptables::PLANE, ipvs::PLANE, nftables::PLANE, userspace::PLANE];
 
 // === impl RuleDomain ===
 

@@ -28,7 +28,7 @@
 //! # Beside the way
 //!
 //! - [`backend`] chooses the variant of the tool, [`features`] holds the facts of the machine that rules depend on, and
-//!   [`in_use()`] detects rules that already serve. `of_ipvs` removes chains that only upstream's mode ipvs has.
+//!   [`in_use()`] detects rules that already serve. `of_others` removes chains that only upstream's other modes have.
 //! - For tests and people: `ruleset` assembles objects into chains, `trace` simulates them on a packet, [`render`] prints them,
 //!   `testing` checks their invariants, and `refers` lists the references between them.
 
@@ -50,7 +50,7 @@ mod loopback;
 mod mirror;
 pub mod names;
 pub mod object;
-mod of_ipvs;
+mod of_others;
 mod place;
 mod plan;
 mod port;
@@ -81,7 +81,7 @@ pub use in_use::in_use;
 pub use kernel::IptablesKernel;
 pub use loopback::open_loopback;
 pub use object::{IptKey, IptObject};
-pub use of_ipvs::retire_of_ipvs;
+pub use of_others::{retire_of_ipvs, retire_of_userspace};
 pub use trace::Tracer;
 pub use watch::{IptablesCommitLock, listener};
 

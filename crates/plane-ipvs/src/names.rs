@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use ferry_ruleset::names::{self, Name as _};
+use ferry_ruleset::names;
+use ferry_ruleset::names::Name as _;
 use ferry_ruleset::sources::SourcesId;
 
 /// The name of the table, in either family: that of mode nftables, so that a change between these modes is one replaced table,

@@ -6,7 +6,8 @@ use std::fmt;
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_model::Scope;
 use ferry_ruleset::id::HashId;
-use ferry_ruleset::names::{self, Name as _};
+use ferry_ruleset::names;
+use ferry_ruleset::names::Name as _;
 use ferry_ruleset::sources::SourcesId;
 
 /// The name of the table, in either family.

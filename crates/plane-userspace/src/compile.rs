@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_model::{
-    Context, Endpoint, Frontend, FrontendAddr, FrontendKind, PortState, Profile, Scope, ServiceState, SourceRanges,
+    Context, Frontend, FrontendAddr, FrontendKind, PortState, Profile, Scope, ServiceState, SourceRanges,
 };
 use ferry_plane::{Compile, Unit};
 use ferry_ruleset::sources::Ranges;
@@ -28,7 +28,8 @@ struct PortWriter<'a> {
     family: Family,
     context: &'a Context,
     state: &'a PortState,
-    id: PortId,
+    /// with each scope
+    ids: [PortId; 2],
     /// the scopes that a frontend needs
     uses: [bool; 2],
     out: &'a mut Vec<UserspaceObject>,
@@ -49,9 +50,15 @@ impl Relaying {
 
     fn service(self, context: &Context, service: &ServiceState, out: &mut Vec<UserspaceObject>) {
         for state in &service.ports {
-            let id =
-                PortId { service: service.name.clone(), name: state.name.as_ref().into(), protocol: state.protocol };
-            let mut writer = PortWriter { family: self.family, context, state, id, uses: [false; 2], out };
+            let name: Arc<str> = state.name.as_ref().into();
+            let id = |scope| PortId {
+                service: service.name.clone(),
+                name: Arc::clone(&name),
+                protocol: state.protocol,
+                scope,
+            };
+            let ids = SCOPES.map(id);
+            let mut writer = PortWriter { family: self.family, context, state, ids, uses: [false; 2], out };
             state.frontends.iter().for_each(|frontend| writer.frontend(frontend));
             writer.finish();
         }
@@ -130,21 +137,17 @@ impl PortWriter<'_> {
 
     /// Leads a frontend's packets to the relay.
     fn lead(&mut self, at: FrontendAddr, scopes: &[Scope]) {
-        for scope in scopes {
-            let [cluster, local] = &mut self.uses;
-            match scope {
-                Scope::Cluster => *cluster = true,
-                Scope::Local => *local = true,
+        for (id, used) in self.ids.clone().into_iter().zip(&mut self.uses) {
+            if !scopes.contains(&id.scope) {
+                continue;
             }
-        }
-        if self.state.protocol == Protocol::Tcp {
-            self.out.push(UserspaceObject::Route(at, self.id.clone()));
-            return;
-        }
-        for scope in scopes {
-            if let Some(address) = self.context.relay_address {
-                let door = Door::Datagrams(self.id.clone(), *scope);
-                self.element(ElementKey::Datagrams(*scope, at), Value::Relay(address, door));
+            *used = true;
+            if self.state.protocol == Protocol::Tcp {
+                self.out.push(UserspaceObject::Route(id.scope, at, id));
+            } else if let Some(address) = self.context.relay_address {
+                let key = ElementKey::Datagrams(id.scope, at);
+                let value = Value::Relay(address, Door::Datagrams(id));
+                self.out.push(UserspaceObject::Table(TableObject::Element(key, value)));
             }
         }
     }
@@ -166,21 +169,16 @@ impl PortWriter<'_> {
 
     /// Writes the service port and its listeners, once its frontends are known.
     fn finish(self) {
-        let Self { state, id, uses, out, .. } = self;
-        if uses == [false; 2] {
-            return;
-        }
-        for (scope, used) in SCOPES.into_iter().zip(uses) {
-            if used && state.protocol == Protocol::Udp {
-                let door = Door::Datagrams(id.clone(), scope);
+        let Self { state, ids, uses, out, .. } = self;
+        for (id, _) in ids.into_iter().zip(uses).filter(|(_, used)| *used) {
+            if state.protocol == Protocol::Udp {
+                let door = Door::Datagrams(id.clone());
                 out.push(UserspaceObject::Table(base::listens(&door)));
                 out.push(UserspaceObject::Listener(door));
             }
+            let pool = Arc::clone(&state.pool(id.scope).0);
+            let affinity_seconds = state.affinity.map(|affinity| affinity.timeout_seconds);
+            out.push(UserspaceObject::Port(id, PortSpec { affinity_seconds, pool }));
         }
-        let pool = |scope: Scope| -> Arc<[Endpoint]> { Arc::clone(&state.pool(scope).0) };
-        let [cluster, local] = uses;
-        let pools = [cluster.then(|| pool(Scope::Cluster)), local.then(|| pool(Scope::Local))];
-        let affinity_seconds = state.affinity.map(|affinity| affinity.timeout_seconds);
-        out.push(UserspaceObject::Port(id, PortSpec { affinity_seconds, pools }));
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn of_key(key: &UserspaceKey, hints: &mut Vec<Hint>) {
     match key {
         UserspaceKey::Port(id) => hints.push(Hint::Service(id.service.clone())),
         UserspaceKey::Listener(door) => hints.push(of_door(door)),
-        UserspaceKey::Route(at) => hints.push(Hint::Frontend(Protocol::Tcp, *at)),
+        UserspaceKey::Route(_, at) => hints.push(Hint::Frontend(Protocol::Tcp, *at)),
         UserspaceKey::Table(TableKey::Element(key)) => hints.push(of_element(key)),
         UserspaceKey::Table(TableKey::Set(SetName::Sources(id)) | TableKey::Chain(ChainName::Restricted(id))) => {
             hints.extend([Hint::SourceRanges, Hint::Sources(*id)]);
@@ -60,7 +60,7 @@ fn of_element(key: &ElementKey) -> Hint {
 fn of_door(door: &Door) -> Hint {
     match door {
         Door::Gate(_) => Hint::Base,
-        Door::Datagrams(port, _) => Hint::Service(port.service.clone()),
+        Door::Datagrams(port) => Hint::Service(port.service.clone()),
     }
 }
 

@@ -21,10 +21,12 @@ mod base;
 mod compile;
 mod doors;
 mod hint;
+mod kernel;
 pub mod names;
 pub mod object;
 #[cfg(feature = "testing")]
 mod refers;
+mod relay;
 pub mod render;
 mod shape;
 mod trace;
@@ -32,6 +34,10 @@ mod vocabulary;
 
 pub use compile::Relaying;
 pub use doors::Doors;
+pub use ferry_relay::{Config, Relay, Removal, Worker, raise_limit};
+pub use ferry_ruleset::watch::listener;
+pub use kernel::{UserspaceCommitLock, UserspaceEngine, engine};
 pub use object::{UserspaceKey, UserspaceObject};
+pub use relay::SharedRelay;
 pub use trace::Tracer;
 pub use vocabulary::Userspace;

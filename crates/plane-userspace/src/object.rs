@@ -2,7 +2,7 @@
 //! and the table. Their keys and ranks.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ pub enum UserspaceObject {
     Port(PortId, PortSpec),
     /// a listener of the relay
     Listener(Door),
-    /// TCP connections to this destination are of this service port
-    Route(FrontendAddr, PortId),
+    /// TCP connections to this destination, at the gate of this scope, are of this service port
+    Route(Scope, FrontendAddr, PortId),
     /// an object of the table
     Table(TableObject<Userspace>),
 }
@@ -34,8 +34,8 @@ pub enum UserspaceKey {
     Port(PortId),
     /// a listener
     Listener(Door),
-    /// a destination of TCP connections
-    Route(FrontendAddr),
+    /// a destination of TCP connections at the gate of a scope
+    Route(Scope, FrontendAddr),
     /// an object of the table
     Table(TableKey<Userspace>),
 }
@@ -49,7 +49,7 @@ pub enum SharedKey {
     ClusterIp(IpAddr),
 }
 
-/// Identifies a service port in one family.
+/// Identifies a service port in one family, as it is served with endpoints of one scope.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId {
     /// the Service
@@ -58,6 +58,8 @@ pub struct PortId {
     pub name: Arc<str>,
     /// its protocol
     pub protocol: Protocol,
+    /// the scope of its endpoints
+    pub scope: Scope,
 }
 
 /// What the relay has to know of a service port.
@@ -65,8 +67,8 @@ pub struct PortId {
 pub struct PortSpec {
     /// the timeout of session affinity by client address, in seconds
     pub affinity_seconds: Option<NonZeroU32>,
-    /// the endpoints of each scope, `None` where no frontend needs the scope: for all endpoints, and for those on this node
-    pub pools: [Option<Arc<[Endpoint]>>; 2],
+    /// the endpoints
+    pub pool: Arc<[Endpoint]>,
 }
 
 /// A listener of the relay, to which the table leads.
@@ -74,8 +76,8 @@ pub struct PortSpec {
 pub enum Door {
     /// TCP connections of all service ports, to endpoints of this scope
     Gate(Scope),
-    /// UDP datagrams of a service port, to endpoints of this scope
-    Datagrams(PortId, Scope),
+    /// UDP datagrams of a service port
+    Datagrams(PortId),
 }
 
 /// Identity of an element: its set or map, and its key there.
@@ -148,38 +150,21 @@ pub enum Value {
 
 impl fmt::Display for PortId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { service, name, protocol } = self;
+        let Self { service, name, protocol, scope } = self;
         let colon = if name.is_empty() { "" } else { ":" };
-        write!(f, "{service}{colon}{name}/{}", protocol.lower())
+        write!(f, "{service}{colon}{name}/{}/{}", protocol.lower(), scope_word(*scope))
     }
 }
 
 // === impl PortSpec ===
-
-impl PortSpec {
-    /// The endpoints of a scope.
-    pub fn pool(&self, scope: Scope) -> Option<&Arc<[Endpoint]>> {
-        let [cluster, local] = &self.pools;
-        match scope {
-            Scope::Cluster => cluster.as_ref(),
-            Scope::Local => local.as_ref(),
-        }
-    }
-}
 
 impl fmt::Display for PortSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(seconds) = self.affinity_seconds {
             write!(f, " affinity {seconds}s")?;
         }
-        for scope in [Scope::Cluster, Scope::Local] {
-            let Some(pool) = self.pool(scope) else { continue };
-            write!(f, " {}", scope_word(scope))?;
-            for endpoint in pool.iter() {
-                write!(f, " {}", std::net::SocketAddr::new(endpoint.address, endpoint.port))?;
-            }
-        }
-        Ok(())
+        let address = |endpoint: &Endpoint| SocketAddr::new(endpoint.address, endpoint.port);
+        self.pool.iter().try_for_each(|endpoint| write!(f, " {}", address(endpoint)))
     }
 }
 
@@ -198,14 +183,7 @@ impl Door {
     pub const fn protocol(&self) -> Protocol {
         match self {
             Self::Gate(_) => Protocol::Tcp,
-            Self::Datagrams(..) => Protocol::Udp,
-        }
-    }
-
-    /// The scope of the endpoints behind it.
-    pub const fn scope(&self) -> Scope {
-        match self {
-            Self::Gate(scope) | Self::Datagrams(_, scope) => *scope,
+            Self::Datagrams(_) => Protocol::Udp,
         }
     }
 }
@@ -214,7 +192,7 @@ impl fmt::Display for Door {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gate(scope) => write!(f, "gate-{}", scope_word(*scope)),
-            Self::Datagrams(port, scope) => write!(f, "{port}-{}", scope_word(*scope)),
+            Self::Datagrams(port) => port.fmt(f),
         }
     }
 }
@@ -229,7 +207,7 @@ impl Object for UserspaceObject {
         match self {
             Self::Port(id, _) => UserspaceKey::Port(id.clone()),
             Self::Listener(door) => UserspaceKey::Listener(door.clone()),
-            Self::Route(at, _) => UserspaceKey::Route(*at),
+            Self::Route(scope, at, _) => UserspaceKey::Route(*scope, *at),
             Self::Table(object) => UserspaceKey::Table(object.key()),
         }
     }
@@ -294,7 +272,7 @@ impl InTable<Userspace> for UserspaceObject {
     fn key_in_table(key: &UserspaceKey) -> Option<&TableKey<Userspace>> {
         match key {
             UserspaceKey::Table(key) => Some(key),
-            UserspaceKey::Port(_) | UserspaceKey::Listener(_) | UserspaceKey::Route(_) => None,
+            UserspaceKey::Port(_) | UserspaceKey::Listener(_) | UserspaceKey::Route(..) => None,
         }
     }
 
@@ -308,7 +286,7 @@ impl fmt::Display for UserspaceObject {
         match self {
             Self::Port(id, spec) => write!(f, "port {id}{spec}"),
             Self::Listener(door) => write!(f, "listener {door}"),
-            Self::Route(at, port) => write!(f, "route {at} to {port}"),
+            Self::Route(_, at, port) => write!(f, "route {at} to {port}"),
             Self::Table(object) => object.fmt(f),
         }
     }
@@ -321,7 +299,7 @@ impl fmt::Display for UserspaceKey {
         match self {
             Self::Port(id) => write!(f, "port {id}"),
             Self::Listener(door) => write!(f, "listener {door}"),
-            Self::Route(at) => write!(f, "route {at}"),
+            Self::Route(scope, at) => write!(f, "route {at} at gate-{}", scope_word(*scope)),
             Self::Table(key) => key.fmt(f),
         }
     }

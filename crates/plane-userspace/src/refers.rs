@@ -9,7 +9,7 @@ impl Refers for UserspaceObject {
     fn refers_to(&self) -> Vec<UserspaceKey> {
         match self {
             Self::Port(..) | Self::Listener(Door::Gate(_)) => Vec::new(),
-            Self::Listener(Door::Datagrams(port, _)) | Self::Route(_, port) => vec![UserspaceKey::Port(port.clone())],
+            Self::Listener(Door::Datagrams(port)) | Self::Route(_, _, port) => vec![UserspaceKey::Port(port.clone())],
             Self::Table(object) => {
                 let in_table = refers_to(object).into_iter().map(UserspaceKey::Table);
                 in_table.chain(door_of(object).map(|door| UserspaceKey::Listener(door.clone()))).collect()

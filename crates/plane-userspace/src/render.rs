@@ -18,7 +18,7 @@ pub fn ruleset(family: Family, objects: &[UserspaceObject]) -> String {
     for object in objects {
         match object {
             UserspaceObject::Port(id, spec) => drop(ports.insert(id, spec)),
-            UserspaceObject::Route(at, id) => routes.entry(id).or_default().push(at),
+            UserspaceObject::Route(_, at, id) => routes.entry(id).or_default().push(at),
             UserspaceObject::Listener(_) | UserspaceObject::Table(_) => {}
         }
     }

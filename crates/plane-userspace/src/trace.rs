@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::{ElementData, Hook, Verdict as Go, VerdictRef};
-use ferry_model::{Context, FrontendAddr, Packet, Snat, Verdict};
+use ferry_model::{Context, FrontendAddr, Packet, Scope, Snat, Verdict};
 use ferry_plane::Trace;
 use ferry_ruleset::table::{SetName, TableObject, Vocabulary as _};
 use ferry_ruleset::trace::{Data, End, Walk, World};
@@ -15,6 +15,9 @@ use crate::doors::Doors;
 use crate::object::{Door, PortId, PortSpec, UserspaceObject};
 use crate::vocabulary::Userspace;
 
+/// The first of the ports of imagined listeners: one that no frontend of a test has.
+const FIRST_PORT: u16 = 55_001;
+
 /// Traces many packets through the same objects.
 #[derive(Debug)]
 pub struct Tracer<'a> {
@@ -22,7 +25,7 @@ pub struct Tracer<'a> {
     /// as if the listeners were open, each at a port of its own
     doors: Doors,
     ports: HashMap<&'a PortId, &'a PortSpec>,
-    routes: HashMap<FrontendAddr, &'a PortId>,
+    routes: HashMap<(Scope, FrontendAddr), &'a PortId>,
 }
 
 impl Trace for Relaying {
@@ -41,12 +44,12 @@ impl<'a> Tracer<'a> {
             UserspaceObject::Listener(door) => Some(door),
             UserspaceObject::Port(..) | UserspaceObject::Route(..) | UserspaceObject::Table(_) => None,
         });
-        listeners.zip(1..).for_each(|(door, port)| doors.open(door, port));
+        listeners.zip(FIRST_PORT..).for_each(|(door, port)| doors.open(door, port));
         let mut tracer = Self { world: World::new(family), doors, ports: HashMap::new(), routes: HashMap::new() };
         for object in objects {
             match object {
                 UserspaceObject::Port(id, spec) => drop(tracer.ports.insert(id, spec)),
-                UserspaceObject::Route(at, id) => drop(tracer.routes.insert(*at, id)),
+                UserspaceObject::Route(scope, at, id) => drop(tracer.routes.insert((*scope, *at), id)),
                 UserspaceObject::Listener(_) => {}
                 UserspaceObject::Table(object) => tracer.table(object),
             }
@@ -92,20 +95,19 @@ impl<'a> Tracer<'a> {
 
     /// The decision of the relay on a connection that its listener accepts.
     fn relay(&self, door: &Door, packet: &Packet) -> Verdict {
-        let (id, scope) = match door {
-            Door::Gate(scope) => (self.route(packet.destination, packet.port), *scope),
-            Door::Datagrams(id, scope) => (Some(id), *scope),
+        let id = match door {
+            Door::Gate(scope) => self.route(*scope, packet.destination, packet.port),
+            Door::Datagrams(id) => Some(id),
         };
-        let pool = id.and_then(|id| self.ports.get(id)).and_then(|spec| spec.pool(scope));
-        match pool.filter(|pool| !pool.is_empty()) {
-            Some(pool) => Verdict::Forward(pool.iter().map(|endpoint| (*endpoint, Snat::Masquerade)).collect()),
-            None => Verdict::Reject,
-        }
+        let spec = id.and_then(|id| self.ports.get(id)).filter(|spec| !spec.pool.is_empty());
+        spec.map_or(Verdict::Reject, |spec| {
+            Verdict::Forward(spec.pool.iter().map(|endpoint| (*endpoint, Snat::Masquerade)).collect())
+        })
     }
 
-    fn route(&self, address: IpAddr, port: u16) -> Option<&PortId> {
-        let at = self.routes.get(&FrontendAddr::Vip(address, port));
-        at.or_else(|| self.routes.get(&FrontendAddr::NodePort(port))).copied()
+    fn route(&self, scope: Scope, address: IpAddr, port: u16) -> Option<&PortId> {
+        let at = self.routes.get(&(scope, FrontendAddr::Vip(address, port)));
+        at.or_else(|| self.routes.get(&(scope, FrontendAddr::NodePort(port)))).copied()
     }
 }
 

@@ -54,6 +54,12 @@ const RESERVED: u64 = 1024;
 // === impl Config ===
 
 impl Config {
+    /// The number of descriptors with which [`Config::fit`] lowers nothing.
+    pub fn descriptors(&self) -> u64 {
+        let of_both = (4 * self.max_connections).max(2 * self.max_associations);
+        u64::try_from(of_both).map_or(u64::MAX, |of_both| of_both.saturating_add(RESERVED))
+    }
+
     /// Lowers the limits of connections and associations to what so many descriptors allow, so that clients are refused and
     /// counted before descriptors are exhausted: a connection takes two, an association one. Each kind may use half of them.
     pub fn fit(&mut self, descriptors: u64) {
@@ -95,5 +101,8 @@ mod tests {
         assert_eq!(limits(21_024), (5_000, 10_000));
         assert_eq!(limits(1_024), (128, 256));
         assert_eq!(limits(0), (0, 0));
+        let config = Config::default();
+        assert_eq!(limits(config.descriptors()), (config.max_connections, config.max_associations));
+        assert!(limits(config.descriptors() - 2 * RESERVED) < (config.max_connections, config.max_associations));
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Scene<'a> {
     pub(super) addresses: &'a Addresses,
     /// all servers
     pub(super) servers: &'a BTreeSet<(Protocol, SocketAddr)>,
+    /// connections to endpoints are the proxy's own
+    pub(super) relays: bool,
 }
 
 // === impl Scene ===
@@ -46,7 +48,8 @@ impl Scene<'_> {
         let seen = answer.seen.ip();
         let owner = self.addresses.owner(at.ip());
         // packets delivered to the node itself don't pass the postrouting hook, where masquerading happens
-        let snat = if owner == Place::Node && tried.ask.from != Place::Node { Snat::Keep } else { snat };
+        let skips_postrouting = owner == Place::Node && tried.ask.from != Place::Node && !self.relays;
+        let snat = if skips_postrouting { Snat::Keep } else { snat };
         match snat {
             Snat::Keep if seen == tried.ask.source => Ok(()),
             Snat::Keep => Err("expected the source to be kept"),

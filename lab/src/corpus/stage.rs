@@ -123,7 +123,7 @@ impl<'a> Corpus<'a> {
         if let Objects::Server(..) = self.objects {
             decided = decided.of_upstream();
         }
-        let found = try_all(self.terrain, &decided, &addresses, self.mode.remembers);
+        let found = try_all(self.terrain, &decided, &addresses, &self.mode);
         let mut findings = Findings { connections: found.connections, faults: Vec::new() };
         if !found.faults.is_empty() {
             let explained = explain(&settings, &addresses.local(), &store, &self.mode.profile);

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use ferry_api::object::{Family, Protocol};
 use ferry_model::Verdict;
 
-use super::Remembers;
 use super::judge::{Scene, wants_server};
 use super::plan::{AffinityKey, Decided, Try};
 use super::remember::AffinityLog;
@@ -14,6 +13,7 @@ use super::server::Servers;
 use super::terrain::{Addresses, Terrain};
 use super::{ask, icmp};
 use crate::lab::Place;
+use crate::mode::Mode;
 use crate::probe::{Outcome, Tally};
 
 /// Results of the connections of a situation.
@@ -156,24 +156,19 @@ fn group(tried: &Try) -> Group {
 }
 
 /// Starts the servers, makes all connections and judges them. The rules have to be in force.
-pub(super) fn try_all(
-    terrain: &Terrain,
-    decided: &Decided,
-    addresses: &Addresses,
-    remembers: Remembers,
-) -> TrialResult {
+pub(super) fn try_all(terrain: &Terrain, decided: &Decided, addresses: &Addresses, mode: &Mode) -> TrialResult {
     let tries = decided.tries(addresses);
     let mut servers = decided.endpoints();
     servers.extend(
         tries.iter().filter(|tried| wants_server(tried, addresses)).map(|tried| (tried.ask.protocol, tried.ask.to)),
     );
     let _running = start_servers(terrain, addresses, &servers);
-    let scene = Scene { addresses, servers: &servers };
+    let scene = Scene { addresses, servers: &servers, relays: mode.profile.relays() };
     let mut trial = Trial {
         terrain,
         scene,
         found: TrialResult::default(),
-        remembered: AffinityLog::new(remembers),
+        remembered: AffinityLog::new(mode.remembers),
         met: BTreeMap::new(),
     };
     for (number, turn) in turns(&tries) {

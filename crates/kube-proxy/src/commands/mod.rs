@@ -11,12 +11,12 @@ mod write_config;
 use std::io;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use ferry_api::config::GivenGate;
 use ferry_kernel::process::{self, HandedOver};
 
 use crate::app;
-use crate::cli::{self, Effect, Flags, Request};
+use crate::cli::{self, Flags, Request};
 use crate::logging;
 
 pub use config::{Configured, complete};

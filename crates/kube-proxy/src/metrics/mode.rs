@@ -33,6 +33,13 @@ pub struct IpvsMetrics {
     failures: IntCounterVec,
 }
 
+/// The metrics of mode userspace.
+#[derive(Debug)]
+pub struct UserspaceMetrics {
+    /// named as upstream's, where alerts look
+    failures: IntCounterVec,
+}
+
 /// The metrics of mode iptables, read at each scrape.
 pub struct IptablesMetrics {
     mode: &'static str,
@@ -138,6 +145,8 @@ const BYTES: Row = row("kubeproxy_engine_tool_bytes_total", Counter, ENGINE, "By
 pub const NFTABLES_TABLE: &[Row] = &[NFTABLES_FAILURES];
 /// Every metric of mode ipvs.
 pub const IPVS_TABLE: &[Row] = &[FAILURES];
+/// Every metric of mode userspace.
+pub const USERSPACE_TABLE: &[Row] = &[FAILURES];
 /// Every metric of mode iptables.
 pub const IPTABLES_TABLE: &[Row] = &[
     RULES,
@@ -185,6 +194,26 @@ impl IpvsMetrics {
 }
 
 impl ModeMetrics for IpvsMetrics {
+    fn failed(&self, family: Family) {
+        self.failures.with_label_values(&[family.to_string()]).inc();
+    }
+
+    fn refresh(&self) {}
+}
+
+// === impl UserspaceMetrics ===
+
+impl UserspaceMetrics {
+    /// Registers the whole table.
+    ///
+    /// # Errors
+    /// If the table contradicts itself.
+    pub fn register(registry: &Registry) -> Result<Box<dyn ModeMetrics>, prometheus::Error> {
+        Ok(Box::new(Self { failures: FAILURES.counters(registry)? }))
+    }
+}
+
+impl ModeMetrics for UserspaceMetrics {
     fn failed(&self, family: Family) {
         self.failures.with_label_values(&[family.to_string()]).inc();
     }

@@ -27,7 +27,7 @@ impl Mode for ThisMode {
     }
 
     fn is_leaf(key: &UserspaceKey) -> bool {
-        matches!(key, UserspaceKey::Table(TableKey::Element(_)) | UserspaceKey::Route(_))
+        matches!(key, UserspaceKey::Table(TableKey::Element(_)) | UserspaceKey::Route(..))
     }
 }
 

@@ -112,6 +112,7 @@ every_mode! {
     #[ignore = "needs IPVS: runs in emulated machines"]
     ipvs: Mode::IPVS,
     nftables: Mode::NFTABLES,
+    userspace: Mode::USERSPACE,
 }
 
 #[test]

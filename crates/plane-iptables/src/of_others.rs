@@ -1,6 +1,6 @@
-//! Removes the chains that only upstream's mode ipvs makes, which the proxy of mode iptables doesn't know.
+//! Removes the chains that only upstream's modes ipvs and userspace make, which the proxy of mode iptables doesn't know.
 //!
-//! Its other chains have the same names in both modes. Some refer to ipsets, which can't be destroyed before.
+//! Other chains of mode ipvs have the same names in both modes. Some refer to ipsets, which can't be destroyed before.
 
 use std::io;
 
@@ -8,23 +8,41 @@ use ferry_api::object::Family;
 use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::iptables::{Backend, ChainName, Failure, Line, Restore, Table, Tool, legacy, nft};
 
-/// The chains by table. Upstream's own clean-up leaves some of them.
-const CHAINS: [(Table, &[&str]); 2] = [
+/// The chains of mode ipvs by table. Upstream's own clean-up leaves some of them.
+const OF_IPVS: [(Table, &[&str]); 2] = [
     (Table::Filter, &["KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER", "KUBE-NODE-PORT", "KUBE-SOURCE-RANGES-FIREWALL"]),
     (Table::Nat, &["KUBE-LOAD-BALANCER", "KUBE-NODE-PORT"]),
+];
+
+/// Those of mode userspace, which upstream had until 1.25.
+const OF_USERSPACE: [(Table, &[&str]); 2] = [
+    (Table::Filter, &["KUBE-NODEPORT-NON-LOCAL"]),
+    (Table::Nat, &["KUBE-PORTALS-CONTAINER", "KUBE-PORTALS-HOST", "KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST"]),
 ];
 
 /// Attempts to remove the chains of a table by netlink. The other family's are removed at the same time, so one is seldom enough.
 const TRIES: usize = 5;
 
-/// Removes them from the tables of both variants, with the rules that lead to them; returns their number. Those of the nft variant
-/// need no tool.
+/// Removes the chains of upstream's mode ipvs from the tables of both variants, with the rules that lead to them; returns their
+/// number. Those of the nft variant need no tool.
 ///
 /// # Errors
 /// The system's error; of the legacy variant also the tool's, or that it is missing.
 pub fn retire_of_ipvs(family: Family) -> io::Result<usize> {
+    retire(family, OF_IPVS)
+}
+
+/// Removes those of upstream's mode userspace in the same way.
+///
+/// # Errors
+/// As [`retire_of_ipvs`].
+pub fn retire_of_userspace(family: Family) -> io::Result<usize> {
+    retire(family, OF_USERSPACE)
+}
+
+fn retire(family: Family, all: [(Table, &[&str]); 2]) -> io::Result<usize> {
     let mut removed = 0;
-    for (table, chains) in CHAINS {
+    for (table, chains) in all {
         removed += remove_nft(family, table, chains)?;
         if legacy::info(family, table)?.is_some_and(|info| info.entries > legacy::empty(table)) {
             removed += remove_legacy(family, table, chains).map_err(io::Error::other)?;

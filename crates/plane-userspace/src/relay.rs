@@ -1,0 +1,357 @@
+//! The relay as the lower layer of the mode: service ports, listeners and routes of this process.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ferry_api::object::{Family, Protocol};
+use ferry_kernel::errno::ErrorClass;
+use ferry_model::{FrontendAddr, Scope};
+use ferry_plane::layered::Layer;
+use ferry_plane::{Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Op, Refusal};
+use ferry_relay::{
+    Balancer, Bind, DEFAULT_PENALTY, Destination, Gate, Inheritance, Listener, ListenerId, ListenerState, Port, Relay,
+    Routes, SocketName,
+};
+use ferry_ruleset::id::HashId;
+
+use crate::base::SCOPES;
+use crate::doors::Doors;
+use crate::object::{Door, PortId, PortSpec, UserspaceKey, UserspaceObject, scope_word};
+
+/// Interval of the looks for listeners that have failed. They hold no connection up: the relay opens a listener again by itself.
+const LOOK: Duration = Duration::from_secs(10);
+/// Ports of the preferred range that are tried before the system chooses one.
+const PREFERRED_TRIES: u16 = 8;
+
+/// What the engines of a process share of the relay.
+#[derive(Clone, Debug)]
+pub struct SharedRelay {
+    /// the relay, whose threads run
+    pub relay: Arc<Relay>,
+    /// listening sockets of the process before
+    pub inheritance: Arc<Inheritance>,
+    /// the ports that listeners prefer: the same ones after a restart, so that clients of UDP go on
+    pub ports: RangeInclusive<u16>,
+    /// the most connections, and the most associations, of one service port
+    pub limit_per_port: usize,
+    /// the identity of the next listener
+    pub next_listener: Arc<AtomicU64>,
+}
+
+/// The relay's part of one family's engine.
+#[derive(Debug)]
+pub(crate) struct RelayLayer {
+    family: Family,
+    shared: SharedRelay,
+    doors: Doors,
+    ports: BTreeMap<PortId, ServicePort>,
+    routes: BTreeMap<(Scope, FrontendAddr), PortId>,
+    tables: [Arc<Routes>; 2],
+    listeners: HashMap<Door, ListenerId>,
+    next_look: Option<Instant>,
+    /// of the last look
+    listener_errors: u64,
+}
+
+#[derive(Debug)]
+struct ServicePort {
+    spec: PortSpec,
+    port: Arc<Port>,
+    balancer: Arc<Balancer>,
+}
+
+// === impl RelayLayer ===
+
+impl RelayLayer {
+    pub(crate) fn new(family: Family, shared: SharedRelay, doors: Doors) -> Self {
+        Self {
+            family,
+            shared,
+            doors,
+            ports: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            tables: SCOPES.map(|_| Arc::new(Routes::new())),
+            listeners: HashMap::new(),
+            next_look: None,
+            listener_errors: 0,
+        }
+    }
+
+    fn apply(&mut self, op: Op, object: &UserspaceObject) -> io::Result<()> {
+        match (op, object) {
+            (Op::Create | Op::Replace, UserspaceObject::Port(id, spec)) => self.serve(id, spec),
+            (Op::Delete, UserspaceObject::Port(id, _)) => self.close_port(id),
+            (Op::Create | Op::Replace, UserspaceObject::Route(_, at, id)) => return self.route(*at, id),
+            (Op::Delete, UserspaceObject::Route(scope, at, _)) => {
+                self.table(*scope).remove(destination(*at));
+                self.routes.remove(&(*scope, *at));
+            }
+            (Op::Create | Op::Replace, UserspaceObject::Listener(door)) => return self.listen(door),
+            (Op::Delete, UserspaceObject::Listener(door)) => {
+                self.doors.close(door);
+                if let Some(id) = self.listeners.remove(door) {
+                    self.shared.relay.remove(id);
+                }
+            }
+            (_, UserspaceObject::Table(_)) => return Err(io::Error::other("it is in the table")),
+        }
+        Ok(())
+    }
+
+    /// Serves a service port with these endpoints.
+    fn serve(&mut self, id: &PortId, spec: &PortSpec) {
+        let affinity = spec.affinity_seconds.map(|seconds| Duration::from_secs(seconds.get().into()));
+        let known = self.ports.get(id);
+        if known.is_none_or(|known| known.spec.affinity_seconds != spec.affinity_seconds) {
+            // Records of clients begin anew with another timeout.
+            let balancer = Arc::new(Balancer::new(affinity, DEFAULT_PENALTY));
+            let port = Arc::new(Port::new(id.to_string(), Arc::clone(&balancer) as _, self.shared.limit_per_port));
+            let before = self.ports.insert(id.clone(), ServicePort { spec: spec.clone(), port, balancer });
+            if let Some(before) = before {
+                self.lead_to_new(id);
+                self.shared.relay.replace_endpoints(&before.balancer, &[]);
+            }
+        }
+        if let Some(port) = self.ports.get_mut(id) {
+            let addresses: Vec<SocketAddr> =
+                spec.pool.iter().map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port)).collect();
+            self.shared.relay.replace_endpoints(&port.balancer, &addresses);
+            port.spec = spec.clone();
+        }
+    }
+
+    /// Leads the routes and the listener of a service port that was replaced to it.
+    fn lead_to_new(&self, id: &PortId) {
+        let Some(ServicePort { port, .. }) = self.ports.get(id) else { return };
+        for ((scope, at), _) in self.routes.iter().filter(|(_, of)| *of == id) {
+            self.table(*scope).insert(destination(*at), Arc::clone(port));
+        }
+        let door = Door::Datagrams(id.clone());
+        if let (Some(listener), Some(number)) = (self.listeners.get(&door), self.doors.port(&door)) {
+            let bind = Bind::Address { address: self.at(number), reuse_port: false };
+            self.shared
+                .relay
+                .add(*listener, Listener { protocol: ferry_relay::Protocol::Udp, bind, port: Arc::clone(port) });
+        }
+    }
+
+    fn close_port(&mut self, id: &PortId) {
+        if let Some(port) = self.ports.remove(id) {
+            self.shared.relay.replace_endpoints(&port.balancer, &[]);
+        }
+    }
+
+    fn route(&mut self, at: FrontendAddr, id: &PortId) -> io::Result<()> {
+        let port = self.ports.get(id).ok_or_else(|| no_port(id))?;
+        self.table(id.scope).insert(destination(at), Arc::clone(&port.port));
+        self.routes.insert((id.scope, at), id.clone());
+        Ok(())
+    }
+
+    /// Opens a listener: with the socket that the process before has left, or at a port of the preferred range, the same one each
+    /// time, or else at a port that the system chooses.
+    fn listen(&mut self, door: &Door) -> io::Result<()> {
+        let label = label(self.family, door);
+        let listener = ListenerId(self.shared.next_listener.fetch_add(1, Ordering::Relaxed));
+        let inherited = self.shared.inheritance.bind(&SocketName::Gate(label.clone()), self.at(0), false);
+        let binds = match inherited {
+            inherited @ Bind::Inherited { .. } => vec![inherited],
+            Bind::Address { .. } | Bind::Open(_) => self.candidates(&label),
+        };
+        let mut failure = String::new();
+        for bind in binds {
+            match self.add(listener, door, &label, bind)? {
+                ListenerState::Open(address) => {
+                    self.doors.open(door, address.port());
+                    if let Some(before) = self.listeners.insert(door.clone(), listener) {
+                        self.shared.relay.remove(before);
+                    }
+                    return Ok(());
+                }
+                ListenerState::Failed(error) | ListenerState::Lost(error) => failure = error,
+            }
+            self.shared.relay.remove(listener);
+        }
+        Err(io::Error::other(failure))
+    }
+
+    fn add(&self, listener: ListenerId, door: &Door, label: &str, bind: Bind) -> io::Result<ListenerState> {
+        Ok(match door {
+            Door::Gate(scope) => {
+                let route = Arc::clone(self.table(*scope)) as _;
+                self.shared.relay.add_gate(listener, Gate { name: label.to_owned(), bind, route })
+            }
+            Door::Datagrams(id) => {
+                let port = Arc::clone(&self.ports.get(id).ok_or_else(|| no_port(id))?.port);
+                self.shared.relay.add(listener, Listener { protocol: ferry_relay::Protocol::Udp, bind, port })
+            }
+        })
+    }
+
+    /// The addresses to listen at, in the order in which they are tried.
+    fn candidates(&self, label: &str) -> Vec<Bind> {
+        let (first, last) = (*self.shared.ports.start(), *self.shared.ports.end());
+        let count = u32::from(last - first) + 1;
+        let begin = preferred(label) % count;
+        let tries = count.min(PREFERRED_TRIES.into());
+        let preferred = (0..tries).filter_map(|step| u16::try_from(u32::from(first) + (begin + step) % count).ok());
+        let bind = |port| Bind::Address { address: self.at(port), reuse_port: false };
+        preferred.chain([0]).map(bind).collect()
+    }
+
+    fn at(&self, port: u16) -> SocketAddr {
+        let any: IpAddr = match self.family {
+            Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+            Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        SocketAddr::new(any, port)
+    }
+
+    fn table(&self, scope: Scope) -> &Arc<Routes> {
+        let [cluster, local] = &self.tables;
+        match scope {
+            Scope::Cluster => cluster,
+            Scope::Local => local,
+        }
+    }
+
+    /// The objects that are there: a listener only while it is open, at the port that elements of the table have.
+    fn object(&self, key: &UserspaceKey) -> Option<UserspaceObject> {
+        match key {
+            UserspaceKey::Port(id) => {
+                self.ports.get(id).map(|port| UserspaceObject::Port(id.clone(), port.spec.clone()))
+            }
+            UserspaceKey::Route(scope, at) => {
+                self.routes.get(&(*scope, *at)).map(|id| UserspaceObject::Route(*scope, *at, id.clone()))
+            }
+            UserspaceKey::Listener(door) => {
+                let known = self.listeners.contains_key(door) && !self.lost().contains(door);
+                known.then(|| UserspaceObject::Listener(door.clone()))
+            }
+            UserspaceKey::Table(_) => None,
+        }
+    }
+
+    /// The listeners that are not open any more, or at another port.
+    fn lost(&self) -> BTreeSet<Door> {
+        let states: HashMap<ListenerId, ListenerState> = self.shared.relay.states().into_iter().collect();
+        let is_open = |(door, id): &(&Door, &ListenerId)| match states.get(id) {
+            Some(ListenerState::Open(address)) => self.doors.port(door) == Some(address.port()),
+            Some(ListenerState::Failed(_) | ListenerState::Lost(_)) | None => false,
+        };
+        self.listeners.iter().filter(|listener| !is_open(listener)).map(|(door, _)| door.clone()).collect()
+    }
+
+    fn errors(&self) -> u64 {
+        self.shared.relay.totals().listener_errors.value()
+    }
+}
+
+/// The listeners of a family stay as long as its engine.
+impl Drop for RelayLayer {
+    fn drop(&mut self) {
+        for id in self.listeners.values() {
+            self.shared.relay.remove(*id);
+        }
+    }
+}
+
+impl Layer<UserspaceObject> for RelayLayer {
+    fn holds(&self, key: &UserspaceKey) -> bool {
+        !matches!(key, UserspaceKey::Table(_))
+    }
+
+    fn kernel(&mut self) -> &mut dyn Kernel<UserspaceObject> {
+        self
+    }
+}
+
+impl Kernel<UserspaceObject> for RelayLayer {
+    fn prepare(&mut self) -> Result<(), CommitError> {
+        Ok(())
+    }
+
+    fn read_back(&mut self, extent: &Extent<UserspaceKey>) -> Result<Vec<UserspaceObject>, CommitError> {
+        Ok(match extent {
+            Extent::Keys(keys) => keys.iter().filter_map(|key| self.object(key)).collect(),
+            Extent::All => {
+                let lost = self.lost();
+                let ports = self.ports.iter().map(|(id, port)| UserspaceObject::Port(id.clone(), port.spec.clone()));
+                let routes =
+                    self.routes.iter().map(|((scope, at), id)| UserspaceObject::Route(*scope, *at, id.clone()));
+                let open = self.listeners.keys().filter(|door| !lost.contains(door));
+                ports.chain(routes).chain(open.map(|door| UserspaceObject::Listener(door.clone()))).collect()
+            }
+        })
+    }
+
+    fn commit(&mut self, batch: &Batch<UserspaceObject>) -> Result<(), CommitFailure> {
+        let mut refused: Vec<Refusal> = Vec::new();
+        for (op, index, object) in batch.operations() {
+            match self.apply(op, object) {
+                Ok(()) => {}
+                Err(error) if ErrorClass::of(&error).is_temporary() => {
+                    return Err(CommitFailure::unknown(CommitError::Resources(error)));
+                }
+                Err(error) => refused.push((op, index, error)),
+            }
+        }
+        if refused.is_empty() { Ok(()) } else { Err(CommitFailure::unknown(CommitError::Refused(refused))) }
+    }
+
+    fn tend(&mut self, now: Instant) -> Result<Drift<UserspaceKey>, CommitError> {
+        if self.next_look.is_some_and(|next| now < next) {
+            return Ok(Drift::default());
+        }
+        self.next_look = Some(now + LOOK);
+        let errors = self.errors();
+        if std::mem::replace(&mut self.listener_errors, errors) == errors {
+            return Ok(Drift::default());
+        }
+        let lost: Vec<UserspaceKey> = self.lost().into_iter().map(UserspaceKey::Listener).collect();
+        let by_others = (!lost.is_empty()).then_some(Extent::Keys(lost));
+        Ok(Drift { by_proxies: None, by_others })
+    }
+
+    fn wake(&mut self, now: Instant) -> Option<Instant> {
+        Some(*self.next_look.get_or_insert(now + LOOK))
+    }
+}
+
+fn destination(at: FrontendAddr) -> Destination {
+    match at {
+        FrontendAddr::Vip(address, port) => Destination::Address(address, port),
+        FrontendAddr::NodePort(port) => Destination::AnyAddress(port),
+    }
+}
+
+fn no_port(id: &PortId) -> io::Error {
+    io::Error::other(format!("the relay has no port {id}"))
+}
+
+/// The name of a listener in logs and at a hand-over: letters, digits and `-`.
+fn label(family: Family, door: &Door) -> String {
+    let family = match family {
+        Family::V4 => "v4",
+        Family::V6 => "v6",
+    };
+    match door {
+        Door::Gate(scope) => format!("{family}-{}", scope_word(*scope)),
+        Door::Datagrams(id) => {
+            let name = HashId::of(id.to_string().as_bytes());
+            debug_assert_eq!(id.protocol, Protocol::Udp, "TCP has gates");
+            format!("{family}-udp-{name}")
+        }
+    }
+}
+
+/// A number that depends on the name alone.
+fn preferred(label: &str) -> u32 {
+    let text = HashId::of(label.as_bytes()).to_string();
+    text.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok()).unwrap_or_default()
+}
