@@ -17,6 +17,7 @@ use crate::counters::Totals;
 use crate::endpoint::Endpoint;
 use crate::gate::{Gate, Target};
 use crate::listener::{self, Listener, ListenerState, Reopening, Serving, Shared};
+use crate::port::Port;
 use crate::socket::{Bind, Protocol};
 use crate::worker::{Seat, Worker};
 
@@ -161,6 +162,18 @@ impl Relay {
         let mut states: Vec<_> = listeners.iter().map(|(&id, entry)| (id, entry.shared.state())).collect();
         states.sort_unstable_by_key(|&(id, _)| id);
         states
+    }
+
+    /// All ports that listeners and gates serve, each once, by name: for their counters and those of their endpoints. Takes no lock
+    /// that a connection needs, except those of routes and endpoints for a moment each.
+    pub fn ports(&self) -> Vec<Arc<Port>> {
+        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let targets: Vec<Target> = listeners.values().map(|entry| entry.shared.target()).collect();
+        drop(listeners);
+        let mut ports: Vec<_> = targets.iter().flat_map(Target::ports).collect();
+        ports.sort_unstable_by(|one, other| (one.name(), Arc::as_ptr(one)).cmp(&(other.name(), Arc::as_ptr(other))));
+        ports.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        ports
     }
 
     /// Duplicates of all open sockets of listeners and gates, to hand them over to another process: either process can accept the
