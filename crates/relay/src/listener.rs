@@ -13,7 +13,7 @@ use crate::config::Keepalive;
 use crate::gate::Target;
 use crate::port::Port;
 use crate::socket::{self, Bind, Protocol};
-use crate::worker::Seat;
+use crate::worker::WorkerHandle;
 use crate::{tcp, udp};
 
 /// Pauses before a listener is opened again: the first one, and the longest.
@@ -43,7 +43,7 @@ pub enum ListenerState {
 
 /// The state that the task of a listener shares with its owner.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ListenerStatus {
     target: RwLock<Target>,
     state: Mutex<State>,
 }
@@ -62,9 +62,9 @@ pub(crate) enum Serving {
     Udp(Arc<UdpSocket>),
 }
 
-// === impl Shared ===
+// === impl ListenerStatus ===
 
-impl Shared {
+impl ListenerStatus {
     /// A listener that is open or not; `is_tried_again`: it is opened again after a failure.
     pub(crate) fn new(target: Target, opened: Result<&Serving, &str>, is_tried_again: bool) -> Self {
         let state = match opened {
@@ -191,22 +191,22 @@ pub(crate) struct Reopening {
 
 /// Serves a listener as long as its task exists; `at` is the position of its thread.
 pub(crate) async fn run(
-    shared: Arc<Shared>,
+    status: Arc<ListenerStatus>,
     mut serving: Option<Serving>,
     reopening: Option<Reopening>,
-    seats: Arc<[Seat]>,
+    workers: Arc<[WorkerHandle]>,
     at: usize,
 ) {
-    let Some(seat) = seats.get(at) else { return };
+    let Some(worker) = workers.get(at) else { return };
     let [mut pause, longest] = PAUSES;
     let mut reopening = reopening;
     loop {
         if let Some(open) = serving.take() {
             keep_port(&mut reopening, &open);
-            let error = serve(&open, &shared, &seats, at).await;
-            seat.context.totals.listener_errors.increment();
-            tracing::warn!(%error, listener = shared.target().name(), "a listener has failed");
-            shared.set(if reopening.is_some() {
+            let error = serve(&open, &status, &workers, at).await;
+            worker.context.totals.listener_errors.increment();
+            tracing::warn!(%error, listener = status.target().name(), "a listener has failed");
+            status.set(if reopening.is_some() {
                 State::Failed(error.to_string())
             } else {
                 State::Lost(error.to_string())
@@ -216,15 +216,15 @@ pub(crate) async fn run(
         let Some(Reopening { protocol, address, reuse_port }) = reopening else { return };
         sleep(pause).await;
         pause = longest.min(2 * pause);
-        match Serving::open(protocol, address, reuse_port, seat.context.config.keepalive) {
+        match Serving::open(protocol, address, reuse_port, worker.context.config.keepalive) {
             Ok(open) => {
-                tracing::info!(%address, listener = shared.target().name(), "a listener is open after it had failed");
-                shared.set(State::Open(open.clone()));
+                tracing::info!(%address, listener = status.target().name(), "a listener is open after it had failed");
+                status.set(State::Open(open.clone()));
                 serving = Some(open);
             }
             Err(error) => {
-                seat.context.totals.listener_errors.increment();
-                shared.set(State::Failed(failure(protocol, address, &error)));
+                worker.context.totals.listener_errors.increment();
+                status.set(State::Failed(failure(protocol, address, &error)));
             }
         }
     }
@@ -242,11 +242,11 @@ fn failure(protocol: Protocol, address: SocketAddr, error: &io::Error) -> String
     format!("listening on {address} over {protocol}: {error}")
 }
 
-async fn serve(serving: &Serving, shared: &Arc<Shared>, seats: &Arc<[Seat]>, at: usize) -> io::Error {
+async fn serve(serving: &Serving, status: &Arc<ListenerStatus>, workers: &Arc<[WorkerHandle]>, at: usize) -> io::Error {
     match serving {
-        Serving::Tcp(listener) => tcp::accept(listener, || shared.target(), seats, at).await,
-        Serving::Udp(socket) => match seats.get(at) {
-            Some(seat) => udp::relay(socket, || shared.target().port().cloned(), &seat.context).await,
+        Serving::Tcp(listener) => tcp::accept(listener, || status.target(), workers, at).await,
+        Serving::Udp(socket) => match workers.get(at) {
+            Some(worker) => udp::relay(socket, || status.target().port().cloned(), &worker.context).await,
             None => io::ErrorKind::NotFound.into(),
         },
     }

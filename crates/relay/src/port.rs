@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::choose::{Choice, Choose};
 use crate::counters::{Gauge, PortCounters, Totals};
+use crate::endpoint::Endpoint;
 use crate::sources::SourceRanges;
 
 /// A service port. Several listeners can serve the same one, over TCP or UDP.
@@ -54,7 +55,7 @@ pub(crate) struct Permit {
 // === impl Port ===
 
 impl Port {
-    /// A port that admits every client. `name` is for logs; `limit` is the most open connections (TCP) and the most associations
+    /// A port that admits every client. `name` is for logs and metrics; `limit` is the most open connections (TCP) and the most associations
     /// (UDP) of the port.
     pub fn new(name: impl Into<String>, choose: Arc<dyn Choose>, limit: usize) -> Self {
         Self {
@@ -66,7 +67,7 @@ impl Port {
         }
     }
 
-    /// The name for logs.
+    /// The name for logs and metrics.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -74,6 +75,12 @@ impl Port {
     /// The counters.
     pub fn counters(&self) -> &PortCounters {
         &self.counters
+    }
+
+    /// The endpoints that it has now, each with its counters. Those that were removed are not among them, though their connections
+    /// may live.
+    pub fn endpoints(&self) -> Arc<[Arc<Endpoint>]> {
+        self.choose.endpoints()
     }
 
     /// Replaces the source ranges; `None` admits every client. Holds for new connections and for every datagram.

@@ -16,9 +16,10 @@ use crate::config::{Config, Removal};
 use crate::counters::Totals;
 use crate::endpoint::Endpoint;
 use crate::gate::{Gate, Target};
-use crate::listener::{self, Listener, ListenerState, Reopening, Serving, Shared};
+use crate::listener::{self, Listener, ListenerState, ListenerStatus, Reopening, Serving};
+use crate::port::Port;
 use crate::socket::{Bind, Protocol};
-use crate::worker::{Seat, Worker};
+use crate::worker::{Worker, WorkerHandle};
 
 /// Interval of the looks for the end of the last connection while draining.
 const DRAIN_STEP: Duration = Duration::from_millis(5);
@@ -36,17 +37,17 @@ pub struct ListenerId(pub u64);
 pub struct Relay {
     config: Arc<Config>,
     totals: Arc<Totals>,
-    seats: Arc<[Seat]>,
-    next_seat: AtomicUsize,
-    listeners: Mutex<HashMap<ListenerId, Entry>>,
+    workers: Arc<[WorkerHandle]>,
+    next_worker: AtomicUsize,
+    listeners: Mutex<HashMap<ListenerId, ListenerTask>>,
     /// set before the listeners are closed for the last time, so that none is added afterwards
     has_ended: AtomicBool,
 }
 
-/// One listener of the set.
+/// One listener of the set, and the task that serves it.
 #[derive(Debug)]
-struct Entry {
-    shared: Arc<Shared>,
+struct ListenerTask {
+    status: Arc<ListenerStatus>,
     reopening: Option<Reopening>,
     task: AbortHandle,
     /// Disconnected when the task has ended, and with it the last use of the socket.
@@ -64,12 +65,12 @@ impl Relay {
         let (config, totals) = (Arc::new(config), Arc::new(Totals::default()));
         let workers: Vec<_> =
             (0..config.workers.max(1)).map(|_| Worker::new(&config, &totals)).collect::<io::Result<_>>()?;
-        let (workers, seats): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
+        let (workers, handles): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
         let relay = Self {
             config,
             totals,
-            seats: seats.into(),
-            next_seat: AtomicUsize::new(0),
+            workers: handles.into(),
+            next_worker: AtomicUsize::new(0),
             listeners: Mutex::new(HashMap::new()),
             has_ended: AtomicBool::new(false),
         };
@@ -102,65 +103,82 @@ impl Relay {
             return ListenerState::Lost("the relay has ended".to_owned());
         }
         let reopening = bind.address().map(|(address, reuse_port)| Reopening { protocol, address, reuse_port });
-        if let Some(present) = listeners.get(&id).filter(|entry| reopening.is_some() && entry.reopening == reopening) {
-            present.shared.serve(target);
-            return present.shared.state();
+        if let Some(present) =
+            listeners.get(&id).filter(|listener| reopening.is_some() && listener.reopening == reopening)
+        {
+            present.status.serve(target);
+            return present.status.state();
         }
         // Two listeners can't have one address, so the old one goes first.
         close(listeners.remove(&id));
-        let at = self.next_seat.fetch_add(1, Ordering::Relaxed) % self.seats.len();
-        let Some(seat) = self.seats.get(at) else { return ListenerState::Lost("the relay has no threads".to_owned()) };
+        let at = self.next_worker.fetch_add(1, Ordering::Relaxed) % self.workers.len();
+        let Some(worker) = self.workers.get(at) else {
+            return ListenerState::Lost("the relay has no threads".to_owned());
+        };
         let opened = {
-            let _registered_there = seat.handle.enter();
+            let _registered_there = worker.runtime.enter();
             Serving::new(protocol, bind, self.config.keepalive)
         };
         if let Err(error) = &opened {
             self.totals.listener_errors.increment();
             tracing::warn!(error, listener = target.name(), "cannot open a listener");
         }
-        let shared = Arc::new(Shared::new(target, opened.as_ref().map_err(String::as_str), reopening.is_some()));
+        let status =
+            Arc::new(ListenerStatus::new(target, opened.as_ref().map_err(String::as_str), reopening.is_some()));
         let serving = opened.ok();
         let (alive, ended) = channel();
-        let task = listener::run(Arc::clone(&shared), serving, reopening, Arc::clone(&self.seats), at);
+        let task = listener::run(Arc::clone(&status), serving, reopening, Arc::clone(&self.workers), at);
         let task = async move {
             task.await;
             drop(alive);
         };
-        let task = seat.handle.spawn(task).abort_handle();
-        let state = shared.state();
-        listeners.insert(id, Entry { shared, reopening, task, ended });
+        let task = worker.runtime.spawn(task).abort_handle();
+        let state = status.state();
+        listeners.insert(id, ListenerTask { status, reopening, task, ended });
         state
     }
 
     /// Removes a listener or a gate: its socket is closed, and its UDP associations end. Established connections live on. Returns false
     /// if there is none.
     pub fn remove(&self, id: ListenerId) -> bool {
-        let entry = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        let found = entry.is_some();
-        close(entry);
+        let listener = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let found = listener.is_some();
+        close(listener);
         found
     }
 
     /// Replaces the whole set of listeners: removes those that are not in it and adds the others, as [`Self::add`] does. Gates stay.
     pub fn replace(&self, wanted: Vec<(ListenerId, Listener)>) {
         let kept: HashSet<ListenerId> = wanted.iter().map(|&(id, _)| id).collect();
-        self.close_where(|id, entry| !kept.contains(&id) && entry.shared.target().port().is_some());
+        self.close_where(|id, listener| !kept.contains(&id) && listener.status.target().port().is_some());
         for (id, listener) in wanted {
             self.add(id, listener);
         }
     }
 
-    fn close_where(&self, condition: impl Fn(ListenerId, &Entry) -> bool) {
+    fn close_where(&self, condition: impl Fn(ListenerId, &ListenerTask) -> bool) {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        close(listeners.extract_if(|&id, entry| condition(id, entry)).map(|(_, entry)| entry));
+        close(listeners.extract_if(|&id, listener| condition(id, listener)).map(|(_, listener)| listener));
     }
 
     /// The states of all listeners and gates, in the order of their identities.
     pub fn states(&self) -> Vec<(ListenerId, ListenerState)> {
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut states: Vec<_> = listeners.iter().map(|(&id, entry)| (id, entry.shared.state())).collect();
+        let mut states: Vec<_> = listeners.iter().map(|(&id, listener)| (id, listener.status.state())).collect();
         states.sort_unstable_by_key(|&(id, _)| id);
         states
+    }
+
+    /// All ports that listeners and gates serve, each once, by name: for their counters and those of their endpoints. Takes no lock
+    /// that a connection needs, except those of routes and endpoints for a moment each.
+    pub fn ports(&self) -> Vec<Arc<Port>> {
+        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let targets: Vec<Target> = listeners.values().map(|listener| listener.status.target()).collect();
+        drop(listeners);
+        let mut ports: Vec<_> = targets.iter().flat_map(Target::ports).collect();
+        ports.sort_unstable_by(|one, other| (one.name(), Arc::as_ptr(one)).cmp(&(other.name(), Arc::as_ptr(other))));
+        ports.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        ports
     }
 
     /// Duplicates of all open sockets of listeners and gates, to hand them over to another process: either process can accept the
@@ -171,7 +189,10 @@ impl Relay {
     /// The system's error if descriptors are exhausted.
     pub fn sockets(&self) -> io::Result<Vec<(ListenerId, OwnedFd)>> {
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        listeners.iter().filter_map(|(&id, entry)| Some(entry.shared.socket()?.map(|socket| (id, socket)))).collect()
+        listeners
+            .iter()
+            .filter_map(|(&id, listener)| Some(listener.status.socket()?.map(|socket| (id, socket))))
+            .collect()
     }
 
     /// Replaces the endpoints of a port's balancer. From now on no connection is made to those that are gone; their established
@@ -187,8 +208,8 @@ impl Relay {
 
     /// Resets the connections of removed endpoints that still exist after this time.
     pub fn cut_after(&self, removed: Vec<Arc<Endpoint>>, time: Duration) {
-        if let Some(seat) = self.seats.first().filter(|_| !removed.is_empty()) {
-            seat.handle.spawn(async move {
+        if let Some(worker) = self.workers.first().filter(|_| !removed.is_empty()) {
+            worker.runtime.spawn(async move {
                 tokio::time::sleep(time).await;
                 removed.iter().for_each(|endpoint| endpoint.cut());
             });
@@ -217,7 +238,7 @@ impl Relay {
     }
 
     fn stop(&self) {
-        self.seats.iter().for_each(Seat::stop);
+        self.workers.iter().for_each(WorkerHandle::stop);
     }
 }
 
@@ -228,13 +249,13 @@ impl Drop for Relay {
 }
 
 /// Closes listeners: each gets the order before the first one is waited for.
-fn close(entries: impl IntoIterator<Item = Entry>) {
-    let closing = |entry: Entry| {
-        entry.task.abort();
-        entry.shared.close();
-        entry.ended
+fn close(tasks: impl IntoIterator<Item = ListenerTask>) {
+    let closing = |listener: ListenerTask| {
+        listener.task.abort();
+        listener.status.close();
+        listener.ended
     };
-    let ended: Vec<Receiver<()>> = entries.into_iter().map(closing).collect();
+    let ended: Vec<Receiver<()>> = tasks.into_iter().map(closing).collect();
     let limit = Instant::now() + CLOSE_LIMIT;
     for ended in ended {
         // Nothing is ever sent: the wait ends with the sender, or at the limit.

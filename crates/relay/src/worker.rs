@@ -34,8 +34,8 @@ pub(crate) struct Context {
 
 /// The handle by which other threads reach one.
 #[derive(Clone, Debug)]
-pub(crate) struct Seat {
-    pub(crate) handle: Handle,
+pub(crate) struct WorkerHandle {
+    pub(crate) runtime: Handle,
     pub(crate) context: Arc<Context>,
     stop: Arc<Notify>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Seat {
 // === impl Worker ===
 
 impl Worker {
-    pub(crate) fn new(config: &Arc<Config>, totals: &Arc<Totals>) -> io::Result<(Self, Seat)> {
+    pub(crate) fn new(config: &Arc<Config>, totals: &Arc<Totals>) -> io::Result<(Self, WorkerHandle)> {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let stop = Arc::new(Notify::new());
         let context = Arc::new(Context {
@@ -53,8 +53,8 @@ impl Worker {
             datagrams: Mutex::new(Datagrams::new()),
             connections: AtomicUsize::new(0),
         });
-        let seat = Seat { handle: runtime.handle().clone(), context, stop: Arc::clone(&stop) };
-        Ok((Self { runtime, stop }, seat))
+        let handle = WorkerHandle { runtime: runtime.handle().clone(), context, stop: Arc::clone(&stop) };
+        Ok((Self { runtime, stop }, handle))
     }
 
     /// Relays on the calling thread until the relay stops; then its connections are reset. The thread's network namespace is
@@ -64,9 +64,9 @@ impl Worker {
     }
 }
 
-// === impl Seat ===
+// === impl WorkerHandle ===
 
-impl Seat {
+impl WorkerHandle {
     pub(crate) fn stop(&self) {
         self.stop.notify_one();
     }
@@ -77,9 +77,9 @@ impl Seat {
 }
 
 /// The thread for a connection that the thread `at` has accepted, if it is another one: one with fewer connections.
-pub(crate) fn least_loaded(seats: &[Seat], at: usize) -> Option<usize> {
-    let own = seats.get(at)?.connections();
+pub(crate) fn least_loaded(workers: &[WorkerHandle], at: usize) -> Option<usize> {
+    let own = workers.get(at)?.connections();
     let (least, connections) =
-        seats.iter().map(Seat::connections).enumerate().min_by_key(|&(_, connections)| connections)?;
+        workers.iter().map(WorkerHandle::connections).enumerate().min_by_key(|&(_, connections)| connections)?;
     (connections < own).then_some(least)
 }

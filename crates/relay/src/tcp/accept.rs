@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::connection::{self, Admitted, OnThread, Reset};
 use crate::descriptors;
 use crate::gate::Target;
-use crate::worker::{Seat, least_loaded};
+use crate::worker::{WorkerHandle, least_loaded};
 
 /// Pauses while descriptors are exhausted: connections wait in the kernel's queue, and the thread does not spin.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
@@ -20,10 +20,10 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(
 pub(crate) async fn accept(
     listener: &TcpListener,
     target: impl Fn() -> Target,
-    seats: &Arc<[Seat]>,
+    workers: &Arc<[WorkerHandle]>,
     at: usize,
 ) -> io::Error {
-    let Some(seat) = seats.get(at) else { return io::ErrorKind::NotFound.into() };
+    let Some(worker) = workers.get(at) else { return io::ErrorKind::NotFound.into() };
     let mut pause = None;
     loop {
         match listener.accept().await {
@@ -32,15 +32,15 @@ pub(crate) async fn accept(
                 let stream = Reset::new(stream);
                 let Some(port) = stream.port(&target()) else {
                     // Dropping the connection resets it.
-                    seat.context.totals.refused_without_route.increment();
+                    worker.context.totals.refused_without_route.increment();
                     continue;
                 };
-                if let Some(admitted) = Admitted::new(stream, client.ip(), &port, &seat.context) {
-                    start(admitted, seats, at);
+                if let Some(admitted) = Admitted::new(stream, client.ip(), &port, &worker.context) {
+                    start(admitted, workers, at);
                 }
             }
             Err(error) if descriptors::are_exhausted(&error) => {
-                seat.context.totals.exhausted.increment();
+                worker.context.totals.exhausted.increment();
                 if pause.is_none() {
                     tracing::warn!(%error, listener = target().name(), "cannot accept connections; they wait, raise the limit");
                 }
@@ -76,8 +76,8 @@ fn is_of_connection(error: &io::Error) -> bool {
 }
 
 /// Serves a connection on this thread, or on one that has fewer.
-fn start(admitted: Admitted, seats: &Arc<[Seat]>, at: usize) {
-    let Some(other) = least_loaded(seats, at).and_then(|other| seats.get(other)) else {
+fn start(admitted: Admitted, workers: &Arc<[WorkerHandle]>, at: usize) {
+    let Some(other) = least_loaded(workers, at).and_then(|other| workers.get(other)) else {
         tokio::spawn(connection::serve(admitted));
         return;
     };
@@ -85,7 +85,7 @@ fn start(admitted: Admitted, seats: &Arc<[Seat]>, at: usize) {
     let Ok(stream) = stream.into_std() else { return };
     // Counted at once, so that not all of a burst go to the same thread.
     let context = OnThread::new(Arc::clone(&other.context));
-    other.handle.spawn(async move {
+    other.runtime.spawn(async move {
         // Registers the socket with the other thread's runtime.
         if let Ok(stream) = TcpStream::from_std(stream) {
             connection::serve(Admitted::moved(stream, client, permit, context)).await;

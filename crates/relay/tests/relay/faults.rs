@@ -8,7 +8,7 @@ use ferry_relay::{Config, Protocol, SourceRanges};
 use socket2::{Domain, Socket, Type};
 
 use crate::kit::{
-    Echo, LOOPBACK, Running, config, converses, eventually, greeted, is_refused, is_reset, isolated, port,
+    Echo, LOOPBACK, Running, config, converses, eventually, greeted, is_refused, is_reset, isolated, port, resident,
 };
 
 /// An address that nothing listens at: its socket is bound, so nothing else takes it, and refuses connections.
@@ -132,12 +132,6 @@ fn a_silent_endpoint_costs_one_connection_until_the_client_resets_it() {
         eventually("the server learns it", || server.write_all(b"answer").is_err());
         assert_eq!(balancer.endpoints()[0].counters().open.value(), 0);
     });
-}
-
-/// Resident memory of this process, in bytes.
-fn resident() -> usize {
-    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
 #[test]

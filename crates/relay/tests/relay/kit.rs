@@ -41,6 +41,12 @@ pub(crate) fn descriptors() -> BTreeSet<String> {
     names.into_iter().filter(open).collect()
 }
 
+/// Resident memory of this process, in bytes.
+pub(crate) fn resident() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
 /// Waits for a state.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
@@ -122,8 +128,10 @@ impl Echo {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            let mut connections = Vec::new();
+            let mut connections: Vec<JoinHandle<()>> = Vec::new();
             while !stopped.load(Ordering::SeqCst) {
+                // A thread that has ended keeps its stack until then.
+                connections.retain(|connection| !connection.is_finished());
                 match listener.accept() {
                     Ok((stream, _)) => connections.push(std::thread::spawn(move || echo(stream, name))),
                     // A test exhausts descriptors.

@@ -15,4 +15,5 @@ mod faults;
 mod gates;
 mod kit;
 mod limits;
+mod processes;
 mod streams;
