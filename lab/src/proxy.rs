@@ -8,7 +8,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub use ferry_api::config::{MODE_IPTABLES as IPTABLES, MODE_IPVS as IPVS, MODE_NFTABLES as NFTABLES};
+pub use ferry_api::config::{
+    MODE_IPTABLES as IPTABLES, MODE_IPVS as IPVS, MODE_NFTABLES as NFTABLES, MODE_USERSPACE as USERSPACE,
+};
 use ferry_api::object::Family;
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -7,7 +7,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, Seek as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt as _;
@@ -35,11 +35,18 @@ pub struct HandedOver {
     pub configuration: Option<File>,
     /// the objects that are served
     pub objects: Option<File>,
+    /// open listening sockets, each with its name, which has no line break
+    pub sockets: Vec<(String, OwnedFd)>,
 }
 
 /// The variables of the new run's environment with the numbers of the descriptors of what is handed over.
 const CONFIGURATION: &str = "FERRY_CONFIGURATION";
 const OBJECTS: &str = "FERRY_OBJECTS";
+/// The memory with the list of sockets: a line for each, its number and its name.
+const SOCKETS: &str = "FERRY_SOCKETS";
+/// The variables by which a service manager passes sockets (`sd_listen_fds(3)`), from this number on.
+const LISTEN: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
+const FIRST_PASSED: RawFd = 3;
 /// The name of the memory that has it.
 const MEMORY: &str = "ferry-handed-over";
 
@@ -48,7 +55,14 @@ const MEMORY: &str = "ferry-handed-over";
 #[expect(unsafe_code, reason = "blocks signals between the standard library's preparations and execve(2)")]
 pub fn replace(arguments: &[OsString], handed: &HandedOver) -> io::Error {
     let mut command = Command::new(program());
-    for (name, memory) in [(CONFIGURATION, &handed.configuration), (OBJECTS, &handed.objects)] {
+    let sockets = match list(&handed.sockets) {
+        Ok(sockets) => sockets,
+        Err(error) => return error,
+    };
+    for name in LISTEN {
+        command.env_remove(name);
+    }
+    for (name, memory) in [(CONFIGURATION, &handed.configuration), (OBJECTS, &handed.objects), (SOCKETS, &sockets)] {
         match memory {
             Some(memory) => command.env(name, memory.as_raw_fd().to_string()),
             None => command.env_remove(name),
@@ -74,7 +88,59 @@ pub fn replace(arguments: &[OsString], handed: &HandedOver) -> io::Error {
 /// second call returns nothing.
 #[must_use]
 pub fn handed_over() -> HandedOver {
-    HandedOver { configuration: inherited(CONFIGURATION), objects: inherited(OBJECTS) }
+    HandedOver { configuration: inherited(CONFIGURATION), objects: inherited(OBJECTS), sockets: inherited_sockets() }
+}
+
+/// Has the next program inherit these sockets; returns their list in memory, if there are any.
+fn list(sockets: &[(String, OwnedFd)]) -> io::Result<Option<File>> {
+    if sockets.is_empty() {
+        return Ok(None);
+    }
+    let mut text = String::new();
+    for (name, socket) in sockets {
+        fcntl_setfd(socket, FdFlags::empty())?;
+        text += &format!("{} {name}\n", socket.as_raw_fd());
+    }
+    let mut memory = memory()?;
+    memory.write_all(text.as_bytes())?;
+    Ok(Some(memory))
+}
+
+/// The sockets of the former run, and those that a service manager has kept for this program. Whatever is no socket is left alone.
+fn inherited_sockets() -> Vec<(String, OwnedFd)> {
+    let mut list = String::new();
+    let read = inherited(SOCKETS).map(|mut memory| memory.read_to_string(&mut list));
+    if matches!(read, Some(Err(_))) {
+        list.clear();
+    }
+    let of_former =
+        list.lines().filter_map(|line| line.split_once(' ')).map(|(number, name)| (number.parse().ok(), name));
+    let of_former = of_former.filter_map(|(number, name)| Some((name.to_owned(), socket(number?)?)));
+    of_former.chain(passed()).collect()
+}
+
+/// The sockets that a service manager has passed, by `sd_listen_fds(3)`.
+fn passed() -> Vec<(String, OwnedFd)> {
+    let [pid, count, names] = LISTEN.map(|name| std::env::var(name).unwrap_or_default());
+    if pid.parse() != Ok(std::process::id()) {
+        return Vec::new();
+    }
+    let count: RawFd = count.parse().unwrap_or_default();
+    let numbers = FIRST_PASSED..FIRST_PASSED.saturating_add(count);
+    numbers.zip(names.split(':')).filter_map(|(number, name)| Some((name.to_owned(), socket(number)?))).collect()
+}
+
+/// Takes an inherited descriptor, if it is a socket that nothing in this process has closed.
+#[expect(unsafe_code, reason = "takes an inherited descriptor")]
+fn socket(number: RawFd) -> Option<OwnedFd> {
+    let target = fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
+    if !target.to_string_lossy().starts_with("socket:") {
+        return None;
+    }
+    // SAFETY: the descriptor is open, and whoever has started the program says that it is for it.
+    let socket = unsafe { OwnedFd::from_raw_fd(number) };
+    fcntl_setfd(&socket, FdFlags::CLOEXEC).ok()?;
+    Some(socket)
 }
 
 /// The memory whose descriptor this variable has.
@@ -171,7 +237,21 @@ mod tests {
 
     #[test]
     fn nothing_is_handed_over_to_a_run_that_was_started() {
-        let HandedOver { configuration, objects } = handed_over();
-        assert!(configuration.is_none() && objects.is_none());
+        let HandedOver { configuration, objects, sockets } = handed_over();
+        assert!(configuration.is_none() && objects.is_none() && sockets.is_empty());
+    }
+
+    #[test]
+    fn a_list_of_sockets_names_each_and_has_them_inherited() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let number = socket.as_raw_fd();
+        let sockets = vec![("gate-v4-cluster".to_owned(), OwnedFd::from(socket))];
+        let mut memory = list(&sockets).unwrap().unwrap();
+        let mut text = String::new();
+        memory.rewind().unwrap();
+        memory.read_to_string(&mut text).unwrap();
+        assert_eq!(text, format!("{number} gate-v4-cluster\n"));
+        assert!(!rustix::io::fcntl_getfd(&sockets[0].1).unwrap().contains(FdFlags::CLOEXEC));
+        assert!(list(&[]).unwrap().is_none());
     }
 }

@@ -18,7 +18,8 @@ use ferry_kernel::{memory, sysctl};
 use ferry_model::{ReplyOwner, Settings};
 use ferry_plane::mailbox::Mailbox;
 use ferry_plane::{SyncEngine, thread_name};
-use tokio::task::LocalSet;
+use ferry_plane_userspace::Onward;
+use tokio::task::{LocalSet, spawn_blocking};
 
 use crate::core::{Core, Desk, EngineHandle, NodeFacts};
 use crate::engine_loop;
@@ -29,7 +30,7 @@ use crate::health::{Pulse, Pulses};
 use crate::input::Input;
 use crate::metrics::Metrics;
 use crate::origin::{Opened, Origin};
-use crate::planes::{Candidates, EffectiveMode, Opening, RuleDomain};
+use crate::planes::{Candidates, EffectiveMode, InheritedSockets, Opening, RuleDomain, Serving};
 use crate::platform::supervisor::{self, Readiness};
 use crate::reload::{self, Reload};
 use crate::report::{Changes, Inbox, Reporter, Reports, SharedInbox};
@@ -57,6 +58,8 @@ pub struct RunOptions {
     pub metrics: SocketAddr,
     /// every flag with its value, sorted by name
     pub flags: Vec<(String, String)>,
+    /// listening sockets of the process before
+    pub sockets: InheritedSockets,
 }
 
 /// Batches that may wait for the core before the source has to.
@@ -66,8 +69,8 @@ const LOOKUP: Duration = Duration::from_secs(1);
 /// Stack of the source's thread: manifests may nest deeply.
 const SOURCE_STACK_BYTES: usize = 8 * 1024 * 1024;
 
-/// Runs until an unrecoverable failure. Signals end the process at once; the rules stay in the kernel. After a reload, `handed`
-/// are the objects of the run before.
+/// Runs until an unrecoverable failure. Signals end the process, at once unless it serves connections itself; the rules stay in the
+/// kernel. After a reload, `handed` are the objects of the run before.
 pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<File>) -> anyhow::Result<()> {
     prepare_process(&options)?;
     let metrics = new_metrics(&options.config)?;
@@ -79,7 +82,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     let snapshot = SnapshotSetup::new(&options.config.ferry, node_name, cluster.clone(), freshness.clone());
     let supported = supported_families();
     let mode = open_mode(&options, &supported, (&threads, &inputs), (&metrics, &recorder))?;
-    let EffectiveMode { plane, config, settings, engines, metrics: of_mode, domains, .. } = mode;
+    let EffectiveMode { plane, config, settings, engines, metrics: of_mode, domains, serving, .. } = mode;
     metrics.add_mode(of_mode)?;
     let periods = config.effective();
     let setup = Setup::new(&config, options.flags.clone());
@@ -130,10 +133,11 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _clock = runtime.enter();
     let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
-    let reload = reload::follow(reload, Arc::clone(&metrics), objects);
+    let reload = reload::follow(reload, Arc::clone(&metrics), (objects, serving.clone()));
     let status = Status { freshness, metrics, inbox: Rc::clone(&inbox), setup, ping: Default::default() };
-    let follow = follow(inbox, service_health, handover, (readiness, alive));
-    let edges = edges(&options, health, status, follow, (reload, ends));
+    let onward = Onward::new(options.sockets.take());
+    let follow = follow(inbox, service_health, handover, (readiness, alive), onward);
+    let edges = edges(&options, health, status, follow, (reload, ends), serving);
     match LocalSet::new().block_on(&runtime, edges)? {}
 }
 
@@ -166,8 +170,9 @@ pub fn rehearse(options: &RunOptions, origin: Origin) -> anyhow::Result<Vec<Fami
     origin.open(&options.settings, &Metrics::new()?)?;
     let threads = Threads::rehearsal();
     let (inputs, _nobody) = mpsc::sync_channel(INPUTS);
-    let RunOptions { candidates, config, settings, .. } = options;
-    let opening = Opening { families: &supported_families(), config, settings, threads: &threads, inputs: &inputs };
+    let RunOptions { candidates, config, settings, sockets, .. } = options;
+    let families = &supported_families();
+    let opening = Opening { families, config, settings, threads: &threads, sockets, inputs: &inputs };
     Ok(families_of(&candidates.open(&opening)?.engines))
 }
 
@@ -226,8 +231,8 @@ fn open_mode(
     (threads, inputs): (&Threads, &mpsc::SyncSender<Input>),
     (metrics, recorder): (&Metrics, &Recorder),
 ) -> anyhow::Result<EffectiveMode> {
-    let RunOptions { candidates, config, settings, .. } = options;
-    let mode = candidates.open(&Opening { families, config, settings, threads, inputs })?;
+    let RunOptions { candidates, config, settings, sockets, .. } = options;
+    let mode = candidates.open(&Opening { families, config, settings, threads, sockets, inputs })?;
     let (configured, effective) = (candidates.configured(), mode.plane.mode);
     metrics.engine_mode.with_label_values(&[effective, configured]).set(1);
     if !mode.failures.is_empty() {
@@ -332,6 +337,7 @@ async fn edges(
     status: Status,
     follow: impl Future<Output = Infallible>,
     (reload, mut ends): (impl Future<Output = anyhow::Result<Infallible>>, ThreadEnds),
+    serving: Option<Arc<dyn Serving>>,
 ) -> anyhow::Result<Infallible> {
     let (health, status): (Rc<dyn Routes>, Rc<dyn Routes>) = (Rc::new(health), Rc::new(status));
     tokio::select! {
@@ -339,10 +345,29 @@ async fn edges(
         error = http::serve("metrics", options.metrics, options.config.bind_address_hard_fail, status) => {
             error.context("starting metrics server failed")
         }
-        code = platform::asked_to_end() => std::process::exit(code.context("handling signals")?),
+        signal = platform::asked_to_end(serving.is_some()) => {
+            let signal = signal.context("handling signals")?;
+            if let Some(serving) = serving {
+                end_serving(serving).await;
+            }
+            signal.end().context("ending by a signal")
+        }
         error = ends.first() => Err(error),
         error = reload => error,
         never = follow => match never {},
+    }
+}
+
+/// Leaves the listening sockets to the service manager, for the next start, and waits for the end of established connections.
+async fn end_serving(serving: Arc<dyn Serving>) {
+    match serving.sockets() {
+        Ok(sockets) => supervisor::keep(&sockets),
+        Err(error) => tracing::warn!(err = %error, "Can't leave the listening sockets to the next start"),
+    }
+    let patience = serving.patience();
+    match spawn_blocking(move || serving.end(patience)).await {
+        Ok(0) | Err(_) => {}
+        Ok(connections) => tracing::info!(connections, "Resetting connections that have not ended in time"),
     }
 }
 
@@ -358,6 +383,7 @@ async fn follow(
     mut service_health: ServiceHealth,
     mut handover: Handover,
     (mut readiness, alive): (Readiness, Pulses),
+    mut onward: Onward,
 ) -> Infallible {
     let mut watch = pin!(supervisor::watch(|| alive.are_healthy(Instant::now())));
     loop {
@@ -365,6 +391,9 @@ async fn follow(
             pass = Inbox::sync_pass(&inbox) => {
                 if pass.settled {
                     readiness.settled(pass.family);
+                    if let Err(error) = onward.settled(pass.family) {
+                        tracing::warn!(err = %error, "Resetting connections that wait since the mode has changed");
+                    }
                 }
                 handover.sync_pass(&pass);
                 service_health.sync_pass(&pass).await;

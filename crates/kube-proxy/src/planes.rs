@@ -9,7 +9,10 @@ mod nftables;
 mod userspace;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
@@ -63,6 +66,8 @@ pub struct Opening<'a> {
     /// starts the threads that a mode runs beside its engines, such as a relay. A mode that can't be opened must have started
     /// none: their end would end the program, which may run in another mode
     pub threads: &'a Threads,
+    /// listening sockets of the process before, for a mode that listens
+    pub sockets: &'a InheritedSockets,
     /// the inputs of the core, for a mode's threads. The core takes them once all engines are opened: until then only a few dozen
     /// fit in, and one more would block
     pub inputs: &'a SyncSender<Input>,
@@ -76,7 +81,27 @@ pub struct Engines {
     pub metrics: Register,
     /// the domains that they write to, some or all of the mode's. Hand-over leaves these alone
     pub domains: &'static [RuleDomain],
+    /// what serves connections in this process, if the mode does
+    pub serving: Option<Arc<dyn Serving>>,
 }
+
+/// Connections that this process serves itself, and that end with it.
+pub trait Serving: Send + Sync {
+    /// Duplicates of the listening sockets, each with its name, for the process that takes over: connections wait in them.
+    ///
+    /// # Errors
+    /// The system's error if descriptors are exhausted.
+    fn sockets(&self) -> io::Result<Vec<(String, OwnedFd)>>;
+    /// Accepts no more connections, and returns when the last one has ended, or after this time: then the rest is reset. Returns
+    /// their number.
+    fn end(&self, within: Duration) -> usize;
+    /// The time that established connections have when the program is asked to end.
+    fn patience(&self) -> Duration;
+}
+
+/// Listening sockets of the process before, each with its name. They are closed with this, unless a mode takes them.
+#[derive(Debug, Default)]
+pub struct InheritedSockets(Mutex<Vec<(String, OwnedFd)>>);
 
 /// A part of the kernel that holds rules of one mode, in both families: the tables that one tool writes, an nf_tables table of
 /// its own, the virtual servers. Two modes may have domains of the same sort, such as tables of different names, never the
@@ -146,6 +171,20 @@ pub struct NoPlane {
 
 /// The list of modes. Tests compare other lists with a row for each mode with it.
 pub const PLANES: &[Plane] = &[iptables::PLANE, ipvs::PLANE, nftables::PLANE, userspace::PLANE];
+
+// === impl InheritedSockets ===
+
+impl InheritedSockets {
+    /// These sockets.
+    pub fn new(sockets: Vec<(String, OwnedFd)>) -> Self {
+        Self(Mutex::new(sockets))
+    }
+
+    /// All of them; a second call returns none.
+    pub fn take(&self) -> Vec<(String, OwnedFd)> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
 
 // === impl RuleDomain ===
 

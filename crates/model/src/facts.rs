@@ -194,7 +194,7 @@ pub(crate) fn node_ip(settings: &Settings, node: Option<&Node>, family: Family) 
 /// The node's primary address if the machine has it, else the machine's first one, else loopback.
 fn relay_address(node_ip: IpAddr, local_addresses: &[IpAddr]) -> IpAddr {
     let family = Family::of(node_ip);
-    if local_addresses.contains(&node_ip) {
+    if !node_ip.is_loopback() && local_addresses.contains(&node_ip) {
         return node_ip;
     }
     let usable = |address: &&IpAddr| Family::of(**address) == family && special(**address).is_none();

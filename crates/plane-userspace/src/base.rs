@@ -76,17 +76,23 @@ pub(crate) fn probes(family: Family) -> Vec<(FixedChain, Rules)> {
     let pods = LocalDetector::InterfacePrefix("veth".to_owned());
     let listed = (base(NodePortAddresses::Only(Vec::new()), false), Some(pods));
     let of = |(base, pods): (BaseState, Option<LocalDetector>)| {
-        let rules = move |chain: FixedChain| Rules(chain_rules(chain, family, pods.as_ref(), &base).into());
+        let rules = move |chain: FixedChain| Rules(chain_rules(chain, family, (pods.as_ref(), 1 << 14), &base).into());
         FixedChain::ALL.iter().map(move |chain| (*chain, rules(*chain)))
     };
     [everywhere, listed].into_iter().flat_map(of).collect()
 }
 
 fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState) -> Vec<Rule> {
-    chain_rules(chain, family, context.local.as_ref(), base)
+    chain_rules(chain, family, (context.local.as_ref(), context.masquerade_mark), base)
 }
 
-fn chain_rules(chain: FixedChain, family: Family, pods: Option<&LocalDetector>, base: &BaseState) -> Vec<Rule> {
+/// `mark` is that of the relay's own packets.
+fn chain_rules(
+    chain: FixedChain,
+    family: Family,
+    (pods, mark): (Option<&LocalDetector>, u32),
+    base: &BaseState,
+) -> Vec<Rule> {
     let rule = || RuleWriter::new(family);
     let inside = |of: fn(RuleWriter) -> Rule| {
         let pods = pods.and_then(|pods| rule().pods(pods, true)).map(of);
@@ -122,6 +128,9 @@ fn chain_rules(chain: FixedChain, family: Family, pods: Option<&LocalDetector>, 
             vec![to_loopback, services, unknown]
         }
         FixedChain::NatOutput => {
+            // An endpoint may have an address and a port that lead to the relay, such as a node port's.
+            let rule = || rule().unmarked(mark);
+            let services = rule().jump(FixedChain::Services);
             let everywhere = base.localhost && base.node_ports == NodePortAddresses::All;
             let to_loopback =
                 rule().destination_in(loopback(family)).verdict_map(NODE_PORT, FixedSet::ServiceNodePorts);

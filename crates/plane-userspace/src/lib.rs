@@ -10,7 +10,10 @@
 //!    ranks, `names` and `vocabulary` the table.
 //! 2. The engine diffs both lists of objects and passes the batch to the kernel half, two layers: the relay (`relay`) below the
 //!    table ([`ferry_ruleset::table`]), so that listeners are open before packets are led to them, and closed afterwards.
-//! 3. [`Doors`] has the ports of open listeners, which elements of the table contain.
+//! 3. [`Doors`] has the ports of open listeners, which elements of the table contain. [`Readings`] has the counters, by port of a
+//!    Service.
+//!
+//! 4. [`Onward`] passes on connections that wait in the sockets of a process before, once another mode serves.
 //!
 //! Read first: [`object`], then `base` and `compile`. [docs/modes/userspace.md](../../../docs/modes/userspace.md) shows the result.
 //!
@@ -24,6 +27,8 @@ mod hint;
 mod kernel;
 pub mod names;
 pub mod object;
+mod onward;
+mod readings;
 #[cfg(feature = "testing")]
 mod refers;
 mod relay;
@@ -34,10 +39,12 @@ mod vocabulary;
 
 pub use compile::Relaying;
 pub use doors::Doors;
-pub use ferry_relay::{Config, Relay, Removal, Worker, raise_limit};
+pub use ferry_relay::{Config, Inheritance, Relay, Removal, Totals, Worker, raise_limit};
 pub use ferry_ruleset::watch::listener;
 pub use kernel::{UserspaceCommitLock, UserspaceEngine, engine};
 pub use object::{UserspaceKey, UserspaceObject};
+pub use onward::Onward;
+pub use readings::{Directory, EndpointReading, PortReading, Readings};
 pub use relay::SharedRelay;
 pub use trace::Tracer;
 pub use vocabulary::Userspace;

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Family, Protocol};
@@ -22,6 +23,7 @@ use ferry_ruleset::id::HashId;
 use crate::base::SCOPES;
 use crate::doors::Doors;
 use crate::object::{Door, PortId, PortSpec, UserspaceKey, UserspaceObject, scope_word};
+use crate::readings::Directory;
 
 /// Interval of the looks for listeners that have failed. They hold no connection up: the relay opens a listener again by itself.
 const LOOK: Duration = Duration::from_secs(10);
@@ -41,6 +43,10 @@ pub struct SharedRelay {
     pub limit_per_port: usize,
     /// the identity of the next listener
     pub next_listener: Arc<AtomicU64>,
+    /// the open listeners by their names
+    pub names: Arc<Mutex<BTreeMap<ListenerId, String>>>,
+    /// the service ports of all engines
+    pub directory: Directory,
 }
 
 /// The relay's part of one family's engine.
@@ -63,6 +69,30 @@ struct ServicePort {
     spec: PortSpec,
     port: Arc<Port>,
     balancer: Arc<Balancer>,
+}
+
+// === impl SharedRelay ===
+
+impl SharedRelay {
+    /// Duplicates of the sockets of all open listeners, each with its name, for the next process.
+    ///
+    /// # Errors
+    /// The system's error if descriptors are exhausted.
+    pub fn sockets(&self) -> io::Result<Vec<(String, OwnedFd)>> {
+        let sockets = self.relay.sockets()?;
+        let names = self.names();
+        let named = |(id, socket): (ListenerId, OwnedFd)| Some((SocketName::Gate(names.get(&id)?.clone()), socket));
+        Ok(sockets.into_iter().filter_map(named).map(|(name, socket)| (name.to_string(), socket)).collect())
+    }
+
+    fn names(&self) -> MutexGuard<'_, BTreeMap<ListenerId, String>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remove(&self, id: ListenerId) {
+        self.names().remove(&id);
+        self.relay.remove(id);
+    }
 }
 
 // === impl RelayLayer ===
@@ -95,7 +125,7 @@ impl RelayLayer {
             (Op::Delete, UserspaceObject::Listener(door)) => {
                 self.doors.close(door);
                 if let Some(id) = self.listeners.remove(door) {
-                    self.shared.relay.remove(id);
+                    self.shared.remove(id);
                 }
             }
             (_, UserspaceObject::Table(_)) => return Err(io::Error::other("it is in the table")),
@@ -111,6 +141,7 @@ impl RelayLayer {
             // Records of clients begin anew with another timeout.
             let balancer = Arc::new(Balancer::new(affinity, DEFAULT_PENALTY));
             let port = Arc::new(Port::new(id.to_string(), Arc::clone(&balancer) as _, self.shared.limit_per_port));
+            self.shared.directory.insert(self.family, id, &port);
             let before = self.ports.insert(id.clone(), ServicePort { spec: spec.clone(), port, balancer });
             if let Some(before) = before {
                 self.lead_to_new(id);
@@ -142,6 +173,7 @@ impl RelayLayer {
 
     fn close_port(&mut self, id: &PortId) {
         if let Some(port) = self.ports.remove(id) {
+            self.shared.directory.remove(self.family, id);
             self.shared.relay.replace_endpoints(&port.balancer, &[]);
         }
     }
@@ -168,8 +200,9 @@ impl RelayLayer {
             match self.add(listener, door, &label, bind)? {
                 ListenerState::Open(address) => {
                     self.doors.open(door, address.port());
+                    self.shared.names().insert(listener, label);
                     if let Some(before) = self.listeners.insert(door.clone(), listener) {
-                        self.shared.relay.remove(before);
+                        self.shared.remove(before);
                     }
                     return Ok(());
                 }
@@ -255,9 +288,8 @@ impl RelayLayer {
 /// The listeners of a family stay as long as its engine.
 impl Drop for RelayLayer {
     fn drop(&mut self) {
-        for id in self.listeners.values() {
-            self.shared.relay.remove(*id);
-        }
+        self.listeners.values().for_each(|id| self.shared.remove(*id));
+        self.ports.keys().for_each(|id| self.shared.directory.remove(self.family, id));
     }
 }
 
@@ -336,10 +368,7 @@ fn no_port(id: &PortId) -> io::Error {
 
 /// The name of a listener in logs and at a hand-over: letters, digits and `-`.
 fn label(family: Family, door: &Door) -> String {
-    let family = match family {
-        Family::V4 => "v4",
-        Family::V6 => "v6",
-    };
+    let family = family_word(family);
     match door {
         Door::Gate(scope) => format!("{family}-{}", scope_word(*scope)),
         Door::Datagrams(id) => {
@@ -347,6 +376,14 @@ fn label(family: Family, door: &Door) -> String {
             debug_assert_eq!(id.protocol, Protocol::Udp, "TCP has gates");
             format!("{family}-udp-{name}")
         }
+    }
+}
+
+/// The beginning of the names of a family's listeners.
+pub(crate) const fn family_word(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "v4",
+        Family::V6 => "v6",
     }
 }
 

@@ -26,7 +26,7 @@ impl Shape {
         }
         let Treatment { pod, host, other } = frontend.treatment;
         // Without a detector, pods are others.
-        debug_assert!(pod == host || pod == other, "no chain does {:?}", frontend.treatment);
+        debug_assert!(is_like(pod, host) || is_like(pod, other), "no chain does {:?}", frontend.treatment);
         let goto = |chain, scopes| Some(Self { verdict: Value::Goto(ChainName::Fixed(chain)), scopes });
         match (scope(host), scope(other)) {
             (Some(Scope::Cluster), Some(Scope::Cluster)) => goto(FixedChain::RelayCluster, &[Scope::Cluster]),
@@ -34,7 +34,7 @@ impl Shape {
             (Some(Scope::Cluster), Some(Scope::Local)) => goto(FixedChain::ByOrigin, &[Scope::Cluster, Scope::Local]),
             (Some(Scope::Cluster), None) if other == Action::Drop => goto(FixedChain::InsideOnly, &[Scope::Cluster]),
             (None, Some(Scope::Local)) if host == Action::Drop => goto(FixedChain::OutsideOnly, &[Scope::Local]),
-            (None, None) if host == other => match host {
+            (None, None) if is_like(host, other) => match host {
                 Action::Pass => None,
                 Action::Reject => goto(FixedChain::Reject, &[]),
                 Action::Drop | Action::Forward { .. } => Some(Self { verdict: Value::Drop, scopes: &[] }),
@@ -45,6 +45,11 @@ impl Shape {
             }
         }
     }
+}
+
+/// True if both are the same to a relay, whose connections are the node's.
+fn is_like(one: Action, other: Action) -> bool {
+    scope(one) == scope(other) && std::mem::discriminant(&one) == std::mem::discriminant(&other)
 }
 
 fn scope(action: Action) -> Option<Scope> {

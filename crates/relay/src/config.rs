@@ -20,6 +20,9 @@ pub struct Config {
     pub max_connections: usize,
     /// The most UDP associations of all ports.
     pub max_associations: usize,
+    /// The mark of packets to endpoints (`SO_MARK`, which takes `CAP_NET_ADMIN`), by which rules tell them from those of clients: an
+    /// endpoint may be at an address and port that rules lead to the relay.
+    pub mark: Option<u32>,
     /// TCP keepalive on both sides of a connection.
     pub keepalive: Keepalive,
     /// Copies large streams in the kernel (`splice(2)`), where the system can. Otherwise all bytes pass through this process.
@@ -80,6 +83,7 @@ impl Default for Config {
             udp_idle: Duration::from_millis(250),
             max_connections: 100_000,
             max_associations: 50_000,
+            mark: None,
             keepalive: Keepalive { idle: Duration::from_secs(60), interval: Duration::from_secs(15), probes: 5 },
             splice: true,
         }

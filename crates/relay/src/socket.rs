@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
-use crate::config::Keepalive;
+use crate::config::{Config, Keepalive};
 
 /// Connections that wait to be accepted; the kernel limits it further (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
@@ -103,14 +103,27 @@ pub(crate) fn prepare_datagrams(socket: UdpSocket) -> io::Result<UdpSocket> {
 }
 
 /// Starts to connect to an endpoint, without waiting.
-pub(crate) fn connect(address: SocketAddr, keepalive: Keepalive) -> io::Result<TcpStream> {
+pub(crate) fn connect(address: SocketAddr, config: &Config) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), None)?;
     socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_keepalive(&parameters(keepalive))?;
+    socket.set_tcp_keepalive(&parameters(config.keepalive))?;
+    if let Some(mark) = config.mark {
+        socket.set_mark(mark)?;
+    }
     match socket.connect(&address.into()) {
         Err(error) if !is_in_progress(&error) => Err(error),
         Ok(()) | Err(_) => Ok(socket.into()),
     }
+}
+
+/// Opens a UDP socket for datagrams to an endpoint.
+pub(crate) fn connect_datagrams(endpoint: SocketAddr, config: &Config) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(endpoint), Type::DGRAM.nonblocking(), None)?;
+    if let Some(mark) = config.mark {
+        socket.set_mark(mark)?;
+    }
+    socket.connect(&endpoint.into())?;
+    Ok(socket.into())
 }
 
 /// The destination that a connection had before netfilter redirected it, from the record of connection tracking: `SO_ORIGINAL_DST`

@@ -7,7 +7,7 @@ use ferry_model::Settings;
 use super::Configured;
 use crate::app::RunOptions;
 use crate::origin::Origin;
-use crate::planes::Candidates;
+use crate::planes::{Candidates, InheritedSockets};
 use crate::version;
 use ferry_client::{self as client, Access};
 
@@ -24,6 +24,7 @@ pub(super) fn options(configured: &Configured) -> anyhow::Result<RunOptions> {
         candidates: Candidates::of(config)?,
         config: config.clone(),
         flags: configured.flags.clone(),
+        sockets: InheritedSockets::default(),
     })
 }
 

@@ -15,9 +15,10 @@ use anyhow::Context as _;
 use ferry_api::config::GivenGate;
 use ferry_kernel::process::{self, HandedOver};
 
-use crate::app;
+use crate::app::{self, RunOptions};
 use crate::cli::{self, Flags, Request};
 use crate::logging;
+use crate::planes::InheritedSockets;
 
 pub use config::{Configured, complete};
 
@@ -53,7 +54,7 @@ fn note_gate(gate: GivenGate) {
 }
 
 fn dispatch(flags: &Flags) -> anyhow::Result<()> {
-    let HandedOver { configuration, objects } = process::handed_over();
+    let HandedOver { configuration, objects, sockets } = process::handed_over();
     let configured = match configuration {
         // After a reload: the text that the former run validated. The file may have changed again.
         Some(memory) => io::read_to_string(memory)
@@ -85,5 +86,6 @@ fn dispatch(flags: &Flags) -> anyhow::Result<()> {
     }
     // Before the kubeconfig is read: what changes meanwhile is a change.
     let reload = reload::of(flags, &configured);
-    app::run(inputs::options(&configured)?, inputs::origin(&configured)?, reload, objects)
+    let options = RunOptions { sockets: InheritedSockets::new(sockets), ..inputs::options(&configured)? };
+    app::run(options, inputs::origin(&configured)?, reload, objects)
 }

@@ -172,7 +172,9 @@ impl Matcher {
         }
         let flow = self.flow(entry);
         if self.replies.keeps(&flow, |address| address.is_loopback() || self.local.contains(&address)) {
-            return Verdict::Right;
+            let rule = at_address.filter(|rule| !rule.is_of_nobody()).or_else(at_port).or(at_address).or_else(left);
+            // Where nothing leads to the proxy any more, the entry still does.
+            return if rule.is_none_or(Rule::serves) { Verdict::Right } else { Verdict::Stale };
         }
         match at_address {
             // New flows find the node port, if there is one.
@@ -201,6 +203,17 @@ impl Rule {
     /// True if the frontend is gone.
     fn is_of_nobody(&self) -> bool {
         matches!(self.right, Right::By(RightFlows::Untranslated))
+    }
+
+    /// True if it leads to some endpoint.
+    fn serves(&self) -> bool {
+        match &self.right {
+            Right::By(RightFlows::To(pools) | RightFlows::ToOrUntranslated(pools)) => {
+                pools.iter().any(|pool| !pool.is_empty())
+            }
+            Right::By(RightFlows::Untranslated) => false,
+            Right::By(RightFlows::Answered) | Right::Among { .. } => true,
+        }
     }
 
     /// True if packets pass by the frontend untranslated while some endpoints keep their flows.

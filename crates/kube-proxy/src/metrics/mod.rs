@@ -14,6 +14,7 @@ mod row;
 pub mod snapshot;
 pub mod source;
 mod text;
+pub mod userspace;
 
 pub use registry::{Metrics, TABLE};
 pub use row::{Buckets, MetricKind, Row};

@@ -33,13 +33,6 @@ pub struct IpvsMetrics {
     failures: IntCounterVec,
 }
 
-/// The metrics of mode userspace.
-#[derive(Debug)]
-pub struct UserspaceMetrics {
-    /// named as upstream's, where alerts look
-    failures: IntCounterVec,
-}
-
 /// The metrics of mode iptables, read at each scrape.
 pub struct IptablesMetrics {
     mode: &'static str,
@@ -106,7 +99,7 @@ const RULES_LAST: Row = row(
     TABLE_FAMILY,
     "[ALPHA] Number of iptables rules written by kube-proxy in last sync",
 );
-const FAILURES: Row = row(
+pub(super) const FAILURES: Row = row(
     "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
     Counter,
     FAMILY,
@@ -145,8 +138,6 @@ const BYTES: Row = row("kubeproxy_engine_tool_bytes_total", Counter, ENGINE, "By
 pub const NFTABLES_TABLE: &[Row] = &[NFTABLES_FAILURES];
 /// Every metric of mode ipvs.
 pub const IPVS_TABLE: &[Row] = &[FAILURES];
-/// Every metric of mode userspace.
-pub const USERSPACE_TABLE: &[Row] = &[FAILURES];
 /// Every metric of mode iptables.
 pub const IPTABLES_TABLE: &[Row] = &[
     RULES,
@@ -194,26 +185,6 @@ impl IpvsMetrics {
 }
 
 impl ModeMetrics for IpvsMetrics {
-    fn failed(&self, family: Family) {
-        self.failures.with_label_values(&[family.to_string()]).inc();
-    }
-
-    fn refresh(&self) {}
-}
-
-// === impl UserspaceMetrics ===
-
-impl UserspaceMetrics {
-    /// Registers the whole table.
-    ///
-    /// # Errors
-    /// If the table contradicts itself.
-    pub fn register(registry: &Registry) -> Result<Box<dyn ModeMetrics>, prometheus::Error> {
-        Ok(Box::new(Self { failures: FAILURES.counters(registry)? }))
-    }
-}
-
-impl ModeMetrics for UserspaceMetrics {
     fn failed(&self, family: Family) {
         self.failures.with_label_values(&[family.to_string()]).inc();
     }
@@ -295,7 +266,7 @@ impl ModeMetrics for IptablesMetrics {
 }
 
 /// Sets a counter to an external count. A smaller count means that the external one was reset.
-fn catch_up(counters: &IntCounterVec, labels: &[&str], value: u64) {
+pub(super) fn catch_up(counters: &IntCounterVec, labels: &[&str], value: u64) {
     let counter = counters.with_label_values(labels);
     if value < counter.get() {
         counter.reset();

@@ -1,6 +1,7 @@
 //! The modes that a start tries in order: the configured one and, where the machine lacks what it needs, its fallbacks.
 
 use std::fmt;
+use std::sync::Arc;
 
 use anyhow::anyhow;
 use ferry_api::config::KubeProxyConfiguration;
@@ -8,7 +9,7 @@ use ferry_api::object::Family;
 use ferry_model::Settings;
 use ferry_plane::{CommitError, SyncEngine};
 
-use super::{Engines, NoPlane, Opening, Plane, RuleDomain};
+use super::{Engines, NoPlane, Opening, Plane, RuleDomain, Serving};
 use crate::metrics::mode::Register;
 
 /// The modes that a start tries, in order: the configured one, then its fallbacks.
@@ -32,6 +33,8 @@ pub struct EffectiveMode {
     pub metrics: Register,
     /// the domains that the engines write to
     pub domains: &'static [RuleDomain],
+    /// what serves connections in this process, if the mode does
+    pub serving: Option<Arc<dyn Serving>>,
     /// the candidates before it
     pub failures: Failures,
 }
@@ -130,7 +133,7 @@ fn open(plane: Plane, opening: &Opening<'_>) -> Result<EffectiveMode, OpenError>
     let config = opening.config.in_mode(mode);
     let settings = Settings::from_config(&config, &opening.settings.node_name);
     let opened = plane.engines(&Opening { config: &config, settings: &settings, ..*opening });
-    let Engines { families, metrics, domains } = opened.map_err(OpenError::Lacking)?;
+    let Engines { families, metrics, domains, serving } = opened.map_err(OpenError::Lacking)?;
     let (mut engines, mut failed) = (Vec::new(), Vec::new());
     for (family, opened) in families {
         match opened {
@@ -147,7 +150,7 @@ fn open(plane: Plane, opening: &Opening<'_>) -> Result<EffectiveMode, OpenError>
     for (family, error) in failed {
         tracing::error!(%family, mode, err = %error, "Family can't be served, keeping its rules of an earlier run");
     }
-    Ok(EffectiveMode { plane, config, settings, engines, metrics, domains, failures: Failures::default() })
+    Ok(EffectiveMode { plane, config, settings, engines, metrics, domains, serving, failures: Failures::default() })
 }
 
 fn is_temporary(error: &CommitError) -> bool {
@@ -165,7 +168,7 @@ mod tests {
     use super::*;
     use crate::flows::testing::Holds;
     use crate::metrics::mode::NftablesMetrics;
-    use crate::planes::PLANES;
+    use crate::planes::{InheritedSockets, PLANES};
     use crate::threads::Threads;
 
     /// Engines for IPv4, if that is not an error, without IPv6.
@@ -173,7 +176,7 @@ mod tests {
         let v4 = v4.map(|()| -> Box<dyn SyncEngine> { Box::new(Holds(Vec::new())) });
         let v6 = Err(CommitError::Unusable(io::Error::other("no such table")));
         let families = vec![(Family::V4, v4), (Family::V6, v6)];
-        Engines { families, metrics: Box::new(NftablesMetrics::register), domains: &[] }
+        Engines { families, metrics: Box::new(NftablesMetrics::register), domains: &[], serving: None }
     }
 
     fn starts(_: &Opening<'_>) -> anyhow::Result<Engines> {
@@ -216,6 +219,7 @@ mod tests {
             config: &config,
             settings: &settings,
             threads: &threads,
+            sockets: &InheritedSockets::default(),
             inputs: &inputs,
         };
         Candidates { configured: "ipvs".to_owned(), planes }.open(&opening)

@@ -90,7 +90,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
             failed.fail(anyhow::Error::new(listen()).context("waiting for nf_tables notifications"));
         })?;
     }
-    Ok(Engines { families, metrics, domains })
+    Ok(Engines { families, metrics, domains, serving: None })
 }
 
 /// Opens loopback to node ports, if they are served there.

@@ -73,7 +73,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         })?;
         forward.start(opening.threads, |waker| shared.commit_lock.take().wake_for_other_tables(waker))?;
     }
-    Ok(Engines { families, metrics: Box::new(IpvsMetrics::register), domains: OWN })
+    Ok(Engines { families, metrics: Box::new(IpvsMetrics::register), domains: OWN, serving: None })
 }
 
 /// The configured scheduler; blank is `rr`, as upstream's default.

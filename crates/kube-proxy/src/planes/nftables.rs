@@ -50,7 +50,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         })?;
         forward.start(opening.threads, move |waker| changes.take().wake_for_other_tables(waker))?;
     }
-    Ok(Engines { families, metrics: Box::new(NftablesMetrics::register), domains: DOMAINS })
+    Ok(Engines { families, metrics: Box::new(NftablesMetrics::register), domains: DOMAINS, serving: None })
 }
 
 fn engine(family: Family, commit_lock: &NftablesCommitLock) -> Result<NftablesEngine, CommitError> {

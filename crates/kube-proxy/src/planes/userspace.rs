@@ -2,6 +2,7 @@
 //! mode.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +11,13 @@ use ferry_api::config::{KubeProxyConfiguration, MODE_USERSPACE, PortRange, WAY_B
 use ferry_api::object::Family;
 use ferry_model::Profile;
 use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
-use ferry_plane_userspace::{Config, Relay, Removal, SharedRelay, UserspaceCommitLock, Worker, raise_limit};
+use ferry_plane_userspace::{
+    Config, Directory, Inheritance, Readings, Relay, Removal, SharedRelay, UserspaceCommitLock, Worker, raise_limit,
+};
 
 use super::nftables::TABLE;
-use super::{Engines, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, Retirement, RuleDomain};
-use crate::metrics::mode::{self, UserspaceMetrics};
+use super::{Engines, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, Retirement, RuleDomain, Serving};
+use crate::metrics::userspace::{USERSPACE_TABLE, UserspaceMetrics};
 use crate::threads::{STACK_BYTES, Threads};
 
 pub(super) const PLANE: Plane = Plane {
@@ -22,7 +25,7 @@ pub(super) const PLANE: Plane = Plane {
     profile: Profile::USERSPACE,
     paced: false,
     domains: &[PORTALS],
-    metrics: mode::USERSPACE_TABLE,
+    metrics: USERSPACE_TABLE,
     devices: &[],
     open,
     // It needs none.
@@ -44,8 +47,10 @@ const WORKERS: [&str; 4] = ["relay-0", "relay-1", "relay-2", "relay-3"];
 fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     let config = opening.config;
     ensure!(config.ferry.userspace.way != WAY_BIND, "userspaceWay bind is not in this build: use redirect");
-    let (relay, workers) = Relay::new(relay_config(config)).context("starting the relay")?;
-    let shared = shared(config, relay)?;
+    let mark = 1 << config.effective().masquerade_bit;
+    let relay_config = Config { mark: Some(mark), ..relay_config(config) };
+    let (relay, workers) = Relay::new(relay_config).context("starting the relay")?;
+    let shared = shared(opening, relay)?;
     let commit_lock = UserspaceCommitLock::default();
     let open = |family| -> Result<Box<dyn SyncEngine>, CommitError> {
         let engine = ferry_plane_userspace::engine(family, &commit_lock, &shared);
@@ -62,7 +67,34 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         })?;
         start(workers, opening.threads)?;
     }
-    Ok(Engines { families, metrics: Box::new(UserspaceMetrics::register), domains: OWN })
+    let readings = Readings::new(shared.directory.clone(), Arc::clone(&shared.relay));
+    let patience = config.ferry.userspace.drain_timeout.to_std();
+    Ok(Engines {
+        families,
+        metrics: Box::new(move |registry| UserspaceMetrics::register(readings, registry)),
+        domains: OWN,
+        serving: Some(Arc::new(Relaying { shared, patience })),
+    })
+}
+
+/// The relay of this process.
+struct Relaying {
+    shared: SharedRelay,
+    patience: Duration,
+}
+
+impl Serving for Relaying {
+    fn sockets(&self) -> io::Result<Vec<(String, OwnedFd)>> {
+        self.shared.sockets()
+    }
+
+    fn end(&self, within: Duration) -> usize {
+        self.shared.relay.drain(within)
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
+    }
 }
 
 /// The relay with these settings, with limits that fit the descriptors of this process.
@@ -93,15 +125,18 @@ fn relay_config(config: &KubeProxyConfiguration) -> Config {
     relay
 }
 
-fn shared(config: &KubeProxyConfiguration, relay: Relay) -> anyhow::Result<SharedRelay> {
+fn shared(opening: &Opening<'_>, relay: Relay) -> anyhow::Result<SharedRelay> {
+    let config = opening.config;
     let ports = PortRange::parse(&config.port_range).map_err(|why| anyhow!("portRange {why}"))?;
     let of_port = count(config.ferry.userspace.max_connections_per_port);
     Ok(SharedRelay {
         relay: Arc::new(relay),
-        inheritance: Arc::default(),
+        inheritance: Arc::new(Inheritance::new(opening.sockets.take())),
         ports: ports.ports(),
         limit_per_port: if of_port == 0 { usize::MAX } else { of_port },
         next_listener: Arc::default(),
+        names: Arc::default(),
+        directory: Directory::default(),
     })
 }
 
@@ -112,7 +147,13 @@ fn count(number: i32) -> usize {
 
 fn start(workers: Vec<Worker>, threads: &Threads) -> anyhow::Result<()> {
     for (worker, name) in workers.into_iter().zip(WORKERS) {
-        threads.spawn(name, STACK_BYTES, move || worker.run())?;
+        threads.spawn(name, STACK_BYTES, move || {
+            worker.run();
+            // The relay ends before the program does, which the end of this thread would end with an error.
+            loop {
+                std::thread::park();
+            }
+        })?;
     }
     Ok(())
 }

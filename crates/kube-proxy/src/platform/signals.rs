@@ -53,13 +53,17 @@ pub fn hang_ups() -> io::Result<Signal> {
     signal(SignalKind::hangup())
 }
 
-/// Waits for a termination signal where it needs a handler: in the first process of a container, and where systemd is notified. Returns
-/// the exit code of the first process; any other is ended by the signal itself.
+/// A termination signal that has come, and that the program has a handler for.
+#[derive(Clone, Copy, Debug)]
+pub struct EndingSignal(SignalKind);
+
+/// Waits for a termination signal where it needs a handler: in the first process of a container, where systemd is notified, and if there
+/// is something to do at the end. Any other program is ended by the signal itself.
 ///
 /// # Errors
 /// If the signals can't be handled.
-pub async fn asked_to_end() -> io::Result<i32> {
-    if !is_first() && !supervisor::is_present() {
+pub async fn asked_to_end(ends_by_itself: bool) -> io::Result<EndingSignal> {
+    if !is_first() && !supervisor::is_present() && !ends_by_itself {
         return std::future::pending().await;
     }
     let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
@@ -74,8 +78,22 @@ pub async fn asked_to_end() -> io::Result<i32> {
         _ = interrupted.recv() => interrupt,
     };
     supervisor::stopping();
-    if !is_first() {
-        low_level::emulate_default_handler(kind.as_raw_value())?;
+    Ok(EndingSignal(kind))
+}
+
+// === impl EndingSignal ===
+
+impl EndingSignal {
+    /// Ends the program as the signal itself does; the first process of a container, which that spares, with the exit code that
+    /// stands for it.
+    ///
+    /// # Errors
+    /// If the signal has no effect.
+    pub fn end(self) -> io::Result<std::convert::Infallible> {
+        let number = self.0.as_raw_value();
+        if !is_first() {
+            low_level::emulate_default_handler(number)?;
+        }
+        std::process::exit(128 + number)
     }
-    Ok(128 + kind.as_raw_value())
 }

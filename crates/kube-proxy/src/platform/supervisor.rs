@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use ferry_api::object::Family;
 use sd_notify::NotifyState;
@@ -32,6 +33,18 @@ pub fn reloading() {
     let now = NotifyState::monotonic_usec_now();
     let states = [Ok(NotifyState::Reloading), now, Ok(NotifyState::Watchdog)].into_iter().filter_map(Result::ok);
     notify(&states.collect::<Vec<_>>());
+}
+
+/// Leaves sockets to the service manager, each under its name, for the next start of this service. Takes effect where the unit has
+/// `FileDescriptorStoreMax=`.
+pub fn keep(sockets: &[(String, OwnedFd)]) {
+    for (name, socket) in sockets {
+        let states = [NotifyState::FdStore, NotifyState::FdName(name)];
+        if let Err(error) = sd_notify::notify_with_fds(&states, &[socket.as_fd()]) {
+            tracing::warn!(err = %error, "Leaving sockets to systemd failed");
+            return;
+        }
+    }
 }
 
 /// Notifies that the program ends.

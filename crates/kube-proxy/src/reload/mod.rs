@@ -11,6 +11,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -24,6 +25,7 @@ use tokio::time::sleep;
 
 use self::files::Files;
 use crate::metrics::Metrics;
+use crate::planes::Serving;
 use crate::platform::{self, supervisor};
 use crate::snapshot::{LastObjects, ObjectHandOver};
 
@@ -74,6 +76,8 @@ const RETRY: Duration = Duration::from_secs(30);
 const CHILDREN: Duration = Duration::from_secs(10);
 /// Longest wait for the core, which a change occupies for milliseconds.
 const CORE: Duration = Duration::from_secs(1);
+/// Time in which a short connection ends that this process serves; new ones wait as long.
+const SHORT: Duration = Duration::from_millis(250);
 const BUSY: &str = "the running program is busy with a child process";
 
 /// Follows the files and SIGHUP until the program is replaced; the next run gets the objects of this one, if they are an API
@@ -84,7 +88,7 @@ const BUSY: &str = "the running program is busy with a child process";
 pub async fn follow(
     reload: Reload,
     metrics: Arc<Metrics>,
-    objects: Option<ObjectHandOver>,
+    (objects, serving): (Option<ObjectHandOver>, Option<Arc<dyn Serving>>),
 ) -> anyhow::Result<Infallible> {
     let Reload { files, mut check, .. } = reload;
     let mut files = Files::watch(files).await;
@@ -105,7 +109,8 @@ pub async fn follow(
             }
             Outcome::Changed { changed, text } => {
                 if let Some(rest) = Rest::of(objects.as_ref()).await? {
-                    return Err(replace(&changed.join("; "), text.as_deref(), &rest));
+                    let sockets = end_serving(serving).await;
+                    return Err(replace(&changed.join("; "), text.as_deref(), &rest, sockets));
                 }
                 metrics.config.read(false);
                 if refused.as_deref() != Some(BUSY) {
@@ -139,14 +144,28 @@ pub async fn follow(
     }
 }
 
-/// Replaces the program, and hands it the content that was tried, and the objects. Returns only an error.
-fn replace(changed: &str, text: Option<&str>, rest: &Rest<'_>) -> anyhow::Error {
+/// Stops to accept connections, which wait for the next run from now on, and gives short ones time to end. Returns the sockets.
+async fn end_serving(serving: Option<Arc<dyn Serving>>) -> Vec<(String, OwnedFd)> {
+    let Some(serving) = serving else { return Vec::new() };
+    let sockets = serving.sockets().unwrap_or_else(|error| {
+        tracing::warn!(err = %error, "Can't hand over the listening sockets");
+        Vec::new()
+    });
+    match spawn_blocking(move || serving.end(SHORT)).await {
+        Ok(0) | Err(_) => {}
+        Ok(connections) => tracing::warn!(connections, "Resetting established connections, which end with this run"),
+    }
+    sockets
+}
+
+/// Replaces the program, and hands it the content that was tried, the objects and the sockets. Returns only an error.
+fn replace(changed: &str, text: Option<&str>, rest: &Rest<'_>, sockets: Vec<(String, OwnedFd)>) -> anyhow::Error {
     tracing::info!(changed, "Configuration has changed, starting anew with it in this process");
     supervisor::reloading();
     if platform::is_asked_to_end() {
         return anyhow!("the program ends, and has not started anew");
     }
-    let error = match handed_over(text, rest.objects.as_ref()) {
+    let error = match handed_over(text, rest.objects.as_ref(), sockets) {
         Ok(handed) => process::replace(&std::env::args_os().collect::<Vec<_>>(), &handed),
         Err(error) => error,
     };
@@ -154,13 +173,17 @@ fn replace(changed: &str, text: Option<&str>, rest: &Rest<'_>) -> anyhow::Error 
 }
 
 /// The content for the next run, which can do without the objects, and not without the configuration.
-fn handed_over(text: Option<&str>, last: Option<&LastObjects<'_>>) -> io::Result<HandedOver> {
+fn handed_over(
+    text: Option<&str>,
+    last: Option<&LastObjects<'_>>,
+    sockets: Vec<(String, OwnedFd)>,
+) -> io::Result<HandedOver> {
     let configuration = text.map(in_memory).transpose()?;
     let objects = last.map_or(Ok(None), LastObjects::encode).unwrap_or_else(|error| {
         tracing::warn!(err = %error, "Can't hand over the objects, the next run waits for those of the API server");
         None
     });
-    Ok(HandedOver { configuration, objects })
+    Ok(HandedOver { configuration, objects, sockets })
 }
 
 fn in_memory(text: &str) -> io::Result<File> {

@@ -10,7 +10,7 @@ use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use crate::choose::Choice;
-use crate::config::Keepalive;
+use crate::config::Config;
 use crate::descriptors;
 use crate::endpoint::Endpoint;
 use crate::port::{Port, Refusal};
@@ -31,7 +31,7 @@ pub(super) async fn dial(
         if count > 0 {
             port.counters().retries.increment();
         }
-        match connect(endpoint.address(), limit, context.config.keepalive).await {
+        match connect(endpoint.address(), limit, &context.config).await {
             Ok(Ok(stream)) => {
                 port.choose().connected(client, &endpoint, Instant::now());
                 return Ok((stream, endpoint));
@@ -50,8 +50,8 @@ pub(super) async fn dial(
 }
 
 /// Connects within a time limit.
-async fn connect(address: SocketAddr, limit: Duration, keepalive: Keepalive) -> Result<io::Result<TcpStream>, Elapsed> {
-    let stream = match socket::connect(address, keepalive).and_then(TcpStream::from_std) {
+async fn connect(address: SocketAddr, limit: Duration, config: &Config) -> Result<io::Result<TcpStream>, Elapsed> {
+    let stream = match socket::connect(address, config).and_then(TcpStream::from_std) {
         Ok(stream) => stream,
         Err(error) => return Ok(Err(error)),
     };

@@ -18,6 +18,7 @@ use super::table::{Client, Table};
 use crate::descriptors;
 use crate::endpoint::Endpoint;
 use crate::port::{Permit, Port, Refusal};
+use crate::socket;
 use crate::worker::Context;
 
 /// An association. Its task and the listener's table hold it.
@@ -39,7 +40,7 @@ pub(super) fn connect(port: &Port, client: IpAddr, context: &Context) -> Result<
         if tries > 0 {
             port.counters().retries.increment();
         }
-        match open(endpoint.address()) {
+        match open(endpoint.address(), context) {
             Ok(socket) => return Ok((socket, Arc::clone(endpoint))),
             Err(error) if descriptors::are_exhausted(&error) => {
                 context.totals.exhausted.increment();
@@ -54,15 +55,8 @@ pub(super) fn connect(port: &Port, client: IpAddr, context: &Context) -> Result<
     Err(Refusal::Failed)
 }
 
-fn open(endpoint: SocketAddr) -> io::Result<UdpSocket> {
-    let unspecified: IpAddr = match endpoint {
-        SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let socket = std::net::UdpSocket::bind((unspecified, 0))?;
-    socket.set_nonblocking(true)?;
-    socket.connect(endpoint)?;
-    UdpSocket::from_std(socket)
+fn open(endpoint: SocketAddr, context: &Context) -> io::Result<UdpSocket> {
+    UdpSocket::from_std(socket::connect_datagrams(endpoint, &context.config)?)
 }
 
 // === impl Association ===

@@ -305,7 +305,7 @@ fn node_ports_leave_the_local_addresses_that_are_not_listed() {
 }
 
 #[test]
-fn what_the_proxy_answers_is_left_alone() {
+fn what_the_proxy_answers_is_left_alone_while_a_frontend_leads_to_it() {
     let pooled = (Protocol::Udp, vip("10.96.0.1:53"), to(&["10.1.0.1:53"]));
     let gone = (Protocol::Udp, vip("10.96.0.2:53"), RightFlows::Untranslated);
     let refusing = (Protocol::Udp, FrontendAddr::NodePort(30053), to(&[]));
@@ -317,8 +317,9 @@ fn what_the_proxy_answers_is_left_alone() {
     for (to, answers_from, wrong_by_rules, wrong) in [
         ("10.96.0.1:53", "192.0.2.1:40000", true, false),
         ("10.96.0.1:53", "127.0.0.1:40000", true, false),
-        ("10.96.0.2:53", "192.0.2.2:40000", true, false),
-        ("192.0.2.1:30053", "192.0.2.1:40000", true, false),
+        // Nothing leads to the proxy any more.
+        ("10.96.0.2:53", "192.0.2.2:40000", true, true),
+        ("192.0.2.1:30053", "192.0.2.1:40000", true, true),
         // By rules of another mode, and by none.
         ("10.96.0.1:53", "10.1.0.1:53", false, false),
         ("10.96.0.1:53", "10.1.0.2:53", true, true),

@@ -23,3 +23,4 @@ mod restart;
 mod snapshot;
 mod sources;
 mod support;
+mod userspace;

@@ -1,0 +1,280 @@
+//! Metrics of mode userspace, read from the relay's counters at each scrape: by port of a Service, by endpoint, and of all together.
+//!
+//! Ports and endpoints that nobody has used have no series, so that a page of thousands of Services stays small.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use ferry_api::object::Family;
+use ferry_plane_userspace::{EndpointReading, PortReading, Readings, Totals};
+use prometheus::{IntCounterVec, IntGaugeVec, Registry};
+
+use super::mode::{FAILURES, ModeMetrics, catch_up};
+use super::row::MetricKind::{Counter, Gauge, Histogram};
+use super::row::{Row, row};
+
+/// The metrics of mode userspace.
+pub struct UserspaceMetrics {
+    readings: Readings,
+    /// named as upstream's, where alerts look
+    failures: IntCounterVec,
+    of_port: Vec<(&'static PortSeries, Series)>,
+    of_endpoint: Vec<(&'static EndpointSeries, Series)>,
+    of_all: Vec<(&'static TotalSeries, IntCounterVec)>,
+}
+
+/// The vector of a row.
+enum Series {
+    Counter(IntCounterVec),
+    Gauge(IntGaugeVec),
+}
+
+/// A row with what it shows of a service port; the values of further labels come with the numbers.
+struct PortSeries {
+    row: Row,
+    read: fn(&PortReading) -> Vec<(Option<&'static str>, u64)>,
+}
+
+/// A row with what it shows of an endpoint.
+struct EndpointSeries {
+    row: Row,
+    read: fn(&EndpointReading) -> u64,
+}
+
+/// A row with what it shows of the whole relay.
+struct TotalSeries {
+    row: Row,
+    read: fn(&Totals) -> u64,
+}
+
+const PORT: &[&str] = &["ip_family", "namespace", "service", "port", "protocol"];
+const PORT_REASON: &[&str] = &["ip_family", "namespace", "service", "port", "protocol", "reason"];
+const PORT_DIRECTION: &[&str] = &["ip_family", "namespace", "service", "port", "protocol", "direction"];
+const ENDPOINT: &[&str] = &["ip_family", "namespace", "service", "port", "protocol", "endpoint"];
+
+const CONNECTIONS: Row = row(
+    "kubeproxy_userspace_connections_total",
+    Counter,
+    PORT,
+    "TCP connections that reached an endpoint, and UDP associations, by port of a Service",
+);
+const OPEN: Row = row(
+    "kubeproxy_userspace_open_connections",
+    Gauge,
+    PORT,
+    "Open TCP connections and UDP associations, by port of a Service",
+);
+const PORT_FAILURES: Row = row(
+    "kubeproxy_userspace_failures_total",
+    Counter,
+    PORT,
+    "Connections for which no endpoint could be reached, by port of a Service",
+);
+const RETRIES: Row = row(
+    "kubeproxy_userspace_retries_total",
+    Counter,
+    PORT,
+    "Tries after the first one of a connection, by port of a Service",
+);
+const REFUSED: Row = row(
+    "kubeproxy_userspace_refused_total",
+    Counter,
+    PORT_REASON,
+    "Connections that were refused, by port of a Service and reason",
+);
+const BYTES: Row = row(
+    "kubeproxy_userspace_bytes_total",
+    Counter,
+    PORT_DIRECTION,
+    "Relayed bytes, by port of a Service and direction",
+);
+const DROPPED: Row = row(
+    "kubeproxy_userspace_dropped_datagrams_total",
+    Counter,
+    PORT,
+    "Datagrams that a full buffer or an error of a socket has cost, by port of a Service",
+);
+const ENDPOINT_CONNECTIONS: Row = row(
+    "kubeproxy_userspace_endpoint_connections_total",
+    Counter,
+    ENDPOINT,
+    "TCP connections and UDP associations to an endpoint",
+);
+const ENDPOINT_OPEN: Row = row(
+    "kubeproxy_userspace_endpoint_open_connections",
+    Gauge,
+    ENDPOINT,
+    "Open TCP connections and UDP associations to an endpoint",
+);
+const ENDPOINT_FAILURES: Row = row(
+    "kubeproxy_userspace_endpoint_failures_total",
+    Counter,
+    ENDPOINT,
+    "Tries of an endpoint that were refused or timed out",
+);
+const LISTENER_ERRORS: Row = row(
+    "kubeproxy_userspace_listener_errors_total",
+    Counter,
+    &[],
+    "Listeners that could not be opened, or failed later",
+);
+const WITHOUT_ROUTE: Row = row(
+    "kubeproxy_userspace_refused_without_route_total",
+    Counter,
+    &[],
+    "Connections that were reset because no port of a Service has their destination",
+);
+const EXHAUSTED: Row = row(
+    "kubeproxy_userspace_exhausted_total",
+    Counter,
+    &[],
+    "System calls that failed because file descriptors, memory or local ports were used up",
+);
+
+const OF_PORT: &[PortSeries] = &[
+    PortSeries { row: CONNECTIONS, read: |port| vec![(None, port.connections)] },
+    PortSeries { row: OPEN, read: |port| vec![(None, port.open)] },
+    PortSeries { row: PORT_FAILURES, read: |port| vec![(None, port.failures)] },
+    PortSeries { row: RETRIES, read: |port| vec![(None, port.retries)] },
+    PortSeries {
+        row: REFUSED,
+        read: |port| {
+            vec![
+                (Some("no_endpoint"), port.refused_without_endpoint),
+                (Some("source"), port.refused_sources),
+                (Some("limit"), port.refused_at_limit),
+            ]
+        },
+    },
+    PortSeries {
+        row: BYTES,
+        read: |port| vec![(Some("to_endpoints"), port.bytes_to_endpoints), (Some("to_clients"), port.bytes_to_clients)],
+    },
+    PortSeries { row: DROPPED, read: |port| vec![(None, port.dropped_datagrams)] },
+];
+
+const OF_ENDPOINT: &[EndpointSeries] = &[
+    EndpointSeries { row: ENDPOINT_CONNECTIONS, read: |endpoint| endpoint.connections },
+    EndpointSeries { row: ENDPOINT_OPEN, read: |endpoint| endpoint.open },
+    EndpointSeries { row: ENDPOINT_FAILURES, read: |endpoint| endpoint.failures },
+];
+
+const OF_ALL: &[TotalSeries] = &[
+    TotalSeries { row: LISTENER_ERRORS, read: |totals| totals.listener_errors.value() },
+    TotalSeries { row: WITHOUT_ROUTE, read: |totals| totals.refused_without_route.value() },
+    TotalSeries { row: EXHAUSTED, read: |totals| totals.exhausted.value() },
+];
+
+/// Every metric of mode userspace.
+pub const USERSPACE_TABLE: &[Row] = &[
+    FAILURES,
+    CONNECTIONS,
+    OPEN,
+    PORT_FAILURES,
+    RETRIES,
+    REFUSED,
+    BYTES,
+    DROPPED,
+    ENDPOINT_CONNECTIONS,
+    ENDPOINT_OPEN,
+    ENDPOINT_FAILURES,
+    LISTENER_ERRORS,
+    WITHOUT_ROUTE,
+    EXHAUSTED,
+];
+
+// === impl Series ===
+
+impl Series {
+    fn register(row: &Row, registry: &Registry) -> Result<Self, prometheus::Error> {
+        Ok(match row.kind {
+            Gauge => Self::Gauge(row.gauges(registry)?),
+            Counter | Histogram(_) => Self::Counter(row.counters(registry)?),
+        })
+    }
+
+    /// Forgets ports and endpoints that are gone.
+    fn reset(&self) {
+        match self {
+            Self::Counter(counters) => counters.reset(),
+            Self::Gauge(gauges) => gauges.reset(),
+        }
+    }
+
+    fn show(&self, labels: &[&str], value: u64) {
+        match self {
+            Self::Counter(counters) => catch_up(counters, labels, value),
+            Self::Gauge(gauges) => gauges.with_label_values(labels).set(i64::try_from(value).unwrap_or(i64::MAX)),
+        }
+    }
+}
+
+// === impl UserspaceMetrics ===
+
+impl UserspaceMetrics {
+    /// Registers the whole table.
+    ///
+    /// # Errors
+    /// If the table contradicts itself.
+    pub fn register(readings: Readings, registry: &Registry) -> Result<Box<dyn ModeMetrics>, prometheus::Error> {
+        let of_port = OF_PORT.iter().map(|series| Ok((series, Series::register(&series.row, registry)?)));
+        let of_endpoint = OF_ENDPOINT.iter().map(|series| Ok((series, Series::register(&series.row, registry)?)));
+        let of_all = OF_ALL.iter().map(|series| Ok((series, series.row.counters(registry)?)));
+        Ok(Box::new(Self {
+            readings,
+            failures: FAILURES.counters(registry)?,
+            of_port: of_port.collect::<Result<_, prometheus::Error>>()?,
+            of_endpoint: of_endpoint.collect::<Result<_, prometheus::Error>>()?,
+            of_all: of_all.collect::<Result<_, prometheus::Error>>()?,
+        }))
+    }
+
+    fn show_port(&self, port: &PortReading) {
+        let (family, protocol) = (port.family.to_string(), port.protocol.to_string());
+        let labels = [family.as_str(), port.namespace(), port.service(), &port.name, &protocol];
+        for (series, vector) in &self.of_port {
+            for (extra, value) in (series.read)(port) {
+                if value > 0 || extra.is_none() {
+                    vector.show(&labels.iter().copied().chain(extra).collect::<Vec<_>>(), value);
+                }
+            }
+        }
+        let mut by_address: BTreeMap<String, [u64; OF_ENDPOINT.len()]> = BTreeMap::new();
+        for endpoint in &port.endpoints {
+            let values = by_address.entry(endpoint.address.to_string()).or_default();
+            for (value, (series, _)) in values.iter_mut().zip(&self.of_endpoint) {
+                *value += (series.read)(endpoint);
+            }
+        }
+        for (address, values) in &by_address {
+            for (value, (_, vector)) in values.iter().zip(&self.of_endpoint) {
+                vector.show(&labels.iter().copied().chain([address.as_str()]).collect::<Vec<_>>(), *value);
+            }
+        }
+    }
+}
+
+impl ModeMetrics for UserspaceMetrics {
+    fn failed(&self, family: Family) {
+        self.failures.with_label_values(&[family.to_string()]).inc();
+    }
+
+    fn refresh(&self) {
+        for (_, vector) in &self.of_port {
+            vector.reset();
+        }
+        for (_, vector) in &self.of_endpoint {
+            vector.reset();
+        }
+        self.readings.ports().iter().for_each(|port| self.show_port(port));
+        for (series, counters) in &self.of_all {
+            catch_up(counters, &[], (series.read)(self.readings.totals()));
+        }
+    }
+}
+
+impl fmt::Debug for UserspaceMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UserspaceMetrics").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,205 @@
+//! Mode userspace: changes of mode and configuration under connections, established connections, endpoints that fail, what reaches a
+//! listener directly, and upstream's chains.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use ferry_lab::objects::{at_cluster_ip, at_node_port};
+use ferry_lab::probe::{Echo, Hammer, Held};
+use ferry_lab::proxy::{Config, NFTABLES, USERSPACE};
+use ferry_lab::stage::{slowly, until, within};
+use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service, Stage};
+
+use crate::support::{EXECUTABLE, alone, folder};
+
+/// Below TCP's retransmission timeout of 1 s, so that a lost packet is detected.
+const NO_RETRY: Duration = Duration::from_millis(900);
+/// Changes of the configuration.
+const CHANGES: usize = 8;
+/// The port of a server that holds connections, on pods.
+const ECHO: u16 = 7000;
+
+fn config(more: &str) -> Config {
+    Config { mode: USERSPACE, more: more.to_owned(), ..Config::default() }
+}
+
+fn own(settings: &str) -> Config {
+    config(&format!("---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\n{settings}\n"))
+}
+
+fn stage<'a>(lab: &'a Lab, name: &str, config: Config, manifests: &Manifests) -> Stage<'a> {
+    Stage::new(lab, EXECUTABLE, &folder(name), config, manifests)
+}
+
+fn busy() -> Manifests {
+    Manifests::new().with(Service::new("busy", 46).node_port(30046), &[Place::PodA, Place::Far])
+}
+
+fn hammers(lab: &Lab) -> Vec<Hammer> {
+    let of = |family| {
+        let client = |place| lab.from(place).patience(NO_RETRY);
+        [
+            client(Place::PodB).hammer(Protocol::Tcp, at_cluster_ip(family, 46)),
+            client(Place::Client).hammer(Protocol::Tcp, at_node_port(family, 30046)),
+        ]
+    };
+    Family::ALL.into_iter().flat_map(of).collect()
+}
+
+fn assert_unharmed(what: &str, hammers: Vec<Hammer>) {
+    let outcomes: Vec<_> = hammers.into_iter().flat_map(Hammer::stop).collect();
+    let failed: Vec<_> = outcomes.iter().filter(|(_, outcome)| !matches!(outcome, Outcome::Answered(_))).collect();
+    println!("{what}: {} connections, {} failed", outcomes.len(), failed.len());
+    assert!(outcomes.len() > 100 && failed.is_empty(), "{failed:?}");
+}
+
+/// A service whose endpoints hold connections.
+fn held_by(places: &[Place]) -> Manifests {
+    let service = Service::new("held", 47);
+    let endpoints = service.endpoints(ECHO, places);
+    Manifests::new().with_endpoints(service, endpoints)
+}
+
+fn echo(lab: &Lab, place: Place) -> Echo {
+    let at = Family::ALL.map(|family| SocketAddr::new(place.address(family), ECHO));
+    Echo::start(lab.host(place), &at)
+}
+
+#[test]
+fn changes_of_mode_and_settings_fail_no_new_connection() {
+    let (_turn, lab) = (alone(), Lab::new());
+    let mut stage = stage(&lab, "userspace-modes", config(""), &busy());
+    let hammers = hammers(&lab);
+    for change in 0..CHANGES {
+        let runs = stage.proxy.log().matches("Starting kube-proxy").count();
+        let changed = match change % 3 {
+            0 => Config { mode: NFTABLES, ..Config::default() },
+            1 => config(""),
+            _ => own(&format!("userspaceUDPTimeout: {}ms", 300 + change)),
+        };
+        stage.reconfigure(&changed);
+        stage.proxy.wait_for("a new run", |proxy| proxy.log().matches("Starting kube-proxy").count() > runs);
+        stage.proxy.wait_until_synced(&Family::ALL);
+        std::thread::sleep(slowly(Duration::from_millis(300)));
+    }
+    assert_unharmed("changes of mode userspace", hammers);
+}
+
+#[test]
+fn an_established_connection_outlives_its_endpoint_in_the_slices_and_new_ones_go_elsewhere() {
+    let (_turn, lab) = (alone(), Lab::new());
+    let _servers = [echo(&lab, Place::PodA), echo(&lab, Place::Far)];
+    let mut stage = stage(&lab, "userspace-held", own("userspaceTerminationGracePeriod: 1s"), &held_by(&[Place::PodA]));
+    let to = Family::ALL.map(|family| at_cluster_ip(family, 47));
+    let held = Held::open(lab.host(Place::PodB), &to, 3);
+    stage.set(&held_by(&[Place::Far]));
+    let begun = Instant::now();
+    let now = Held::open(lab.host(Place::PodB), &to, 3);
+    let labels = |place: Place, family| {
+        [format!("endpoint=\"{}\"", SocketAddr::new(place.address(family), ECHO)), "service=\"held\"".to_owned()]
+    };
+    for family in Family::ALL {
+        let [endpoint, service] = labels(Place::Far, family);
+        let open = || stage.proxy.metric("kubeproxy_userspace_endpoint_open_connections", &[&endpoint, &service]);
+        assert!(within(Duration::from_secs(5), || open() == 3.0), "{family}: {}", open());
+    }
+    // The grace ends the old ones, and no others.
+    let took = until("the end of the grace", slowly(Duration::from_secs(10)), || {
+        stage.proxy.metric("kubeproxy_userspace_open_connections", &["service=\"held\"", "ip_family=\"IPv4\""]) == 3.0
+    });
+    assert!(begun.elapsed() >= Duration::from_secs(1) || took >= Duration::from_millis(500), "{took:?}");
+    let (held, now) = (held.finish(), now.finish());
+    assert!(held.exchanges > 0 && !held.broken.is_empty(), "{held:?}");
+    assert!(now.exchanges > 0 && now.broken.is_empty(), "{now:?}");
+}
+
+#[test]
+fn an_endpoint_that_refuses_costs_no_connection_and_is_counted() {
+    let (_turn, lab) = (alone(), Lab::new());
+    // Nobody listens there on pod-b.
+    let _server = echo(&lab, Place::PodA);
+    let stage = stage(&lab, "userspace-refusing", config(""), &held_by(&[Place::PodA, Place::PodB]));
+    let to = Family::ALL.map(|family| at_cluster_ip(family, 47));
+    let held = Held::open(lab.host(Place::Far), &to, 10).finish();
+    assert!(held.broken.is_empty(), "{held:?}");
+    for family in Family::ALL {
+        let endpoint = format!("endpoint=\"{}\"", SocketAddr::new(Place::PodB.address(family), ECHO));
+        assert!(stage.proxy.metric("kubeproxy_userspace_endpoint_failures_total", &[&endpoint]) >= 1.0, "{family}");
+        let family = format!("ip_family=\"{family}\"");
+        let labels = ["service=\"held\"", "namespace=\"demo\"", "protocol=\"TCP\"", &family];
+        assert_eq!(stage.proxy.metric("kubeproxy_userspace_connections_total", &labels), 10.0);
+        assert!(stage.proxy.metric("kubeproxy_userspace_retries_total", &labels) >= 1.0);
+        let bytes = |direction: &str| {
+            let labels = [labels[0], labels[1], labels[2], labels[3], direction];
+            stage.proxy.metric("kubeproxy_userspace_bytes_total", &labels)
+        };
+        assert!(bytes("direction=\"to_endpoints\"") > 0.0 && bytes("direction=\"to_clients\"") > 0.0);
+    }
+}
+
+#[test]
+fn a_terminated_proxy_lets_connections_end_for_a_while() {
+    let (_turn, lab) = (alone(), Lab::new());
+    let _server = echo(&lab, Place::PodA);
+    let config = own("userspaceDrainTimeout: 3s");
+    let mut stage = stage(&lab, "userspace-drain", config, &held_by(&[Place::PodA]));
+    let to = [at_cluster_ip(Family::V4, 47)];
+    // With an open connection it takes as long as it may, without one no time.
+    let held = Held::open(lab.host(Place::PodB), &to, 1);
+    let (_, long) = stage.terminate();
+    let fate = held.finish();
+    assert!(fate.exchanges > 0 && long >= Duration::from_secs(3), "{long:?} {fate:?}");
+    stage.start();
+    let (_, short) = stage.terminate();
+    assert!(short < Duration::from_secs(2), "{short:?}");
+}
+
+#[test]
+fn a_listener_is_not_reached_by_its_own_port() {
+    let (_turn, lab) = (alone(), Lab::new());
+    let manifests = Manifests::new()
+        .with(Service::new("web", 48), &[Place::PodA])
+        .with(Service::new("dns", 49).protocols(&[Protocol::Udp]), &[Place::PodA]);
+    let stage = stage(&lab, "userspace-direct", config("portRange: 61000-61003"), &manifests);
+    assert!(lab.from(Place::Client).ask(Protocol::Udp, at_cluster_ip(Family::V4, 49), 1).all_answered());
+    let sockets = stage.node().sh("ss", &["-Hlnut4"]);
+    let listening = |protocol: &str| -> Vec<u16> {
+        let lines = sockets.lines().filter(|line| line.starts_with(protocol));
+        let ports = lines.filter_map(|line| line.split_whitespace().nth(4)?.rsplit_once(':')?.1.parse().ok());
+        ports.filter(|port| (61_000..=61_003).contains(port)).collect()
+    };
+    for (protocol, name, count) in [(Protocol::Tcp, "tcp", 2), (Protocol::Udp, "udp", 1)] {
+        let ports = listening(name);
+        assert_eq!(ports.len(), count, "{sockets}");
+        for port in ports {
+            let at = SocketAddr::new(ferry_lab::lab::node_addresses(Family::V4)[0], port);
+            let tally = lab.from(Place::Client).ask(protocol, at, 1);
+            assert_eq!(tally.0, [Outcome::Refused], "{at} {protocol}");
+        }
+    }
+}
+
+#[test]
+fn chains_of_upstreams_mode_are_removed() {
+    let (_turn, lab) = (alone(), Lab::new());
+    let node = lab.host(Place::Node);
+    for (table, chain, from) in [
+        ("nat", "KUBE-PORTALS-CONTAINER", "PREROUTING"),
+        ("nat", "KUBE-PORTALS-HOST", "OUTPUT"),
+        ("nat", "KUBE-NODEPORT-CONTAINER", "PREROUTING"),
+        ("nat", "KUBE-NODEPORT-HOST", "OUTPUT"),
+        ("filter", "KUBE-NODEPORT-NON-LOCAL", "INPUT"),
+    ] {
+        node.sh("iptables-nft", &["-t", table, "-N", chain]);
+        node.sh("iptables-nft", &["-t", table, "-I", from, "-j", chain]);
+    }
+    let portal = ["-t", "nat", "-A", "KUBE-PORTALS-CONTAINER", "-d", "10.96.0.46", "-p", "tcp", "-j", "REDIRECT"];
+    node.sh("iptables-nft", &[&portal[..], &["--to-ports", "40000"]].concat());
+    let mut stage = stage(&lab, "userspace-portals", config(""), &busy());
+    stage.proxy.wait_for("the removal of upstream's chains", |proxy| {
+        proxy.log().contains("domain=\"iptables chains of mode userspace\" objects=")
+    });
+    let rules = node.sh("iptables-nft-save", &[]);
+    assert!(!rules.contains("KUBE-PORTALS") && !rules.contains("KUBE-NODEPORT-"), "{rules}");
+    assert!(lab.from(Place::PodB).tcp(at_cluster_ip(Family::V4, 46), 3).all_answered());
+}
