@@ -8,6 +8,8 @@
 //!
 //! `ferry-bench --relay [WAY …]` compares the relay of mode userspace with a direct connection and with HAProxy, see [`relay`].
 //!
+//! `ferry-bench --gate [SERVICES]` compares its gate with a listener for each service, see [`relay::gate`].
+//!
 //! `ferry-bench fleet [OPTION …]` measures the load of many proxies on an API server, see [`fleet`].
 //!
 //! Every part of every size is measured in a separate process, so that its memory is that of the size alone.
@@ -67,6 +69,8 @@ fn main() -> anyhow::Result<()> {
         ["--churn", services] => churn(mode, services, None),
         ["--churn", services, upstream] => churn(mode, services, Some(Path::new(upstream))),
         ["--relay", names @ ..] => relay::run(names),
+        ["--gate", services @ ..] => relay::gate::run(services.first().copied()),
+        ["--gate-process", shape, services] => relay::gate::process(shape, services),
         ["--relay-server"] => relay::server(),
         ["--relay-process", address] => relay::relay_process(address),
         ["fleet", options @ ..] => fleet::run(options),

@@ -6,6 +6,7 @@
 //! connection; resident memory with idle connections and, of the relay, with UDP associations.
 
 mod children;
+pub(crate) mod gate;
 mod load;
 mod site;
 
@@ -78,18 +79,20 @@ fn measure(way: &Way) -> anyhow::Result<()> {
         cpu.as_secs_f64() / gigabits
     );
     let before = way.cpu()?;
-    let connections = load::connections(way.echo, TIME)?;
-    let cpu = way.cpu()?.saturating_sub(before);
+    let connections = load::connections(&[way.echo], TIME)?;
+    print_connections(way.name, connections, way.cpu()?.saturating_sub(before));
+    stats::print(&format!("{:16} round trip", way.name), load::round_trips(way.echo)?, "");
+    Ok(())
+}
+
+fn print_connections(name: &str, connections: usize, cpu: Duration) {
     #[expect(clippy::cast_precision_loss, reason = "a count of seconds")]
     let connections = connections as f64;
     println!(
-        "{:16} connections {:8.0} /s         {:8.1} us of CPU each",
-        way.name,
+        "{name:16} connections {:8.0} /s         {:8.1} us of CPU each",
         connections / TIME.as_secs_f64(),
         cpu.as_secs_f64() * 1e6 / connections
     );
-    stats::print(&format!("{:16} round trip", way.name), load::round_trips(way.echo)?, "");
-    Ok(())
 }
 
 fn idle(way: &Way, counts: [usize; IDLE.len()]) -> anyhow::Result<()> {

@@ -51,10 +51,12 @@ pub(super) fn stream(address: SocketAddr, time: Duration) -> anyhow::Result<f64>
     Ok(bytes * 8e-9)
 }
 
-/// Connects, sends a request, reads the answer and closes, with several clients at once; returns the number of connections.
-pub(super) fn connections(address: SocketAddr, time: Duration) -> anyhow::Result<usize> {
+/// Connects, sends a request, reads the answer and closes, with several clients at once, each to one of the addresses; returns the
+/// number of connections.
+pub(super) fn connections(addresses: &[SocketAddr], time: Duration) -> anyhow::Result<usize> {
     let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let one = || -> std::io::Result<()> {
+    let (stop, count) = (&stop, &count);
+    let one = |address: SocketAddr| -> std::io::Result<()> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         let mut bytes = [7; REQUEST_BYTES];
@@ -62,11 +64,14 @@ pub(super) fn connections(address: SocketAddr, time: Duration) -> anyhow::Result
         stream.read_exact(&mut bytes)
     };
     std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|_| {
-                scope.spawn(|| -> std::io::Result<()> {
+        let clients: Vec<_> = addresses
+            .iter()
+            .cycle()
+            .take(CLIENTS)
+            .map(|&address| {
+                scope.spawn(move || -> std::io::Result<()> {
                     while !stop.load(Ordering::Relaxed) {
-                        one()?;
+                        one(address)?;
                         count.fetch_add(1, Ordering::Relaxed);
                     }
                     Ok(())

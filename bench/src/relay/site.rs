@@ -13,7 +13,7 @@ use super::Way;
 
 /// The endpoint's address; what relays has [`RELAY`] towards the client.
 pub(super) const ENDPOINT: &str = "10.78.2.2";
-const RELAY: &str = "10.78.1.1";
+pub(super) const RELAY: &str = "10.78.1.1";
 /// Ports of the endpoint: one that echoes (TCP and UDP), one that discards.
 pub(super) const ECHO: u16 = 7000;
 pub(super) const SINK: u16 = 7001;
@@ -79,6 +79,11 @@ impl Site {
         self.client.run(load)
     }
 
+    /// Starts a relay: this program with these arguments.
+    pub(super) fn relay(&self, arguments: &[&str]) -> anyhow::Result<Process> {
+        start(&self.router, Command::new(std::env::current_exe()?).args(arguments))
+    }
+
     /// Starts the endpoint.
     pub(super) fn serve(&self) -> anyhow::Result<Process> {
         start(&self.endpoint, Command::new(std::env::current_exe()?).arg("--relay-server"))
@@ -91,14 +96,17 @@ fn ip(arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts a child in a namespace, and waits for the line that it prints when it listens.
+/// Starts a child in a namespace, waits for the line that it prints when it listens, and prints the figures in it.
 fn start(namespace: &Namespace, command: &mut Command) -> anyhow::Result<Process> {
     let mut child = namespace.run(|| command.stdout(Stdio::piped()).spawn())??;
     let output = child.stdout.take().context("the child's output")?;
     let process = Process(child);
     let mut line = String::new();
     BufReader::new(output).read_line(&mut line)?;
-    ensure!(line.trim() == "ready", "the child printed {line:?}");
+    let figures = line.trim().strip_prefix("ready").with_context(|| format!("the child printed {line:?}"))?;
+    if !figures.is_empty() {
+        println!("{}", figures.trim_start());
+    }
     Ok(process)
 }
 
@@ -112,7 +120,7 @@ fn direct(_site: &Site, name: &'static str) -> anyhow::Result<Way> {
 
 /// The relay.
 pub(super) fn relayed(site: &Site, name: &'static str) -> anyhow::Result<Way> {
-    let process = start(&site.router, Command::new(std::env::current_exe()?).args(["--relay-process", RELAY]))?;
+    let process = site.relay(&["--relay-process", RELAY])?;
     Ok(Way { name, process: Some(process), echo: at(RELAY, ECHO)?, sink: at(RELAY, SINK)? })
 }
 

@@ -1,6 +1,6 @@
 //! Gates: connections to many destinations that nf_tables redirects to one listener.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use ferry_relay::{
     Balancer, Bind, Config, Destination, Gate, Inheritance, Listener, ListenerId, ListenerState, Port, Protocol,
     Routes, SocketName, SourceRanges,
 };
+use socket2::{Domain, Socket, Type};
 
 use crate::kit::{Echo, LOOPBACK, Running, config, converses, eventually, greeted, is_refused, isolated, port};
 
@@ -113,6 +114,35 @@ fn unknown_destinations_and_the_gate_itself_are_refused_and_counted() {
         assert_eq!(relay.totals().refused_without_route.value(), 4);
         assert!(greeted(at("192.0.2.1:80")).is_ok());
         assert_eq!(port.counters().connections.value(), 1);
+    });
+}
+
+/// A client may use one source port for two services; at the gate both connections would be the same.
+#[test]
+fn one_source_port_reaches_two_services() {
+    isolated(|| {
+        let (first, second) = (Echo::new(b'a'), Echo::new(b'b'));
+        let (relay, routes) = (Running::new(config()), Arc::new(Routes::new()));
+        let address = open(&relay, 1, "127.0.0.1", &routes);
+        redirect(address.port());
+        let services = [at("192.0.2.1:80"), at("192.0.2.2:80")];
+        for (service, echo) in services.iter().zip([&first, &second]) {
+            routes.insert((*service).into(), port(&[echo.address]).1);
+        }
+        let connected = services.map(|service| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_reuse_address(true).unwrap();
+            socket.bind(&at("127.0.0.1:5000").into()).unwrap();
+            socket.connect(&service.into()).unwrap();
+            let mut stream = TcpStream::from(socket);
+            let mut name = [0];
+            stream.read_exact(&mut name).unwrap();
+            (stream, name[0])
+        });
+        for ((mut stream, name), expected) in connected.into_iter().zip(*b"ab") {
+            assert_eq!(name, expected);
+            converses(&mut stream).unwrap();
+        }
     });
 }
 

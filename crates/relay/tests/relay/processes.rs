@@ -106,11 +106,12 @@ fn greet(listener: &TcpListener, count: usize) -> Vec<TcpStream> {
     accepted.collect()
 }
 
-/// A listener that many can connect to at once.
+/// A listener that many can connect to at once. It does not wait for ever for those that a failure keeps away.
 fn spacious_listener() -> TcpListener {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&LOOPBACK.into()).unwrap();
     socket.listen(4096).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.into()
 }
 
