@@ -79,8 +79,10 @@ clusterCIDR: \"{cidr}\"
 conntrack: {{maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}
 "
         );
-        let has_section = self.more.contains(&format!("{mode}:"));
-        let periods = if has_section { String::new() } else { format!("{mode}: {{minSyncPeriod: 1ms}}\n") };
+        // The only mode without a section of its own.
+        let section = if mode == USERSPACE { IPTABLES } else { mode };
+        let has_section = self.more.contains(&format!("{section}:"));
+        let periods = if has_section { String::new() } else { format!("{section}: {{minSyncPeriod: 1ms}}\n") };
         head + &periods + &self.more
     }
 }

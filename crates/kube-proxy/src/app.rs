@@ -87,7 +87,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     let periods = config.effective();
     let setup = Setup::new(&config, options.flags.clone());
     let flows = start_flows(plane.profile.reply_owner, &metrics, &threads)?;
-    let handover = start_handover(domains, config.clone(), &flows, &supported);
+    let handovers = start_handovers(domains, config.clone(), &flows, (&supported, &options.sockets));
     let families = families_of(&engines);
     reload.serves(&families);
 
@@ -135,8 +135,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
     let reload = reload::follow(reload, Arc::clone(&metrics), (objects, serving.clone()));
     let status = Status { freshness, metrics, inbox: Rc::clone(&inbox), setup, ping: Default::default() };
-    let onward = Onward::new(options.sockets.take());
-    let follow = follow(inbox, service_health, handover, (readiness, alive), onward);
+    let follow = follow(inbox, service_health, handovers, (readiness, alive));
     let edges = edges(&options, health, status, follow, (reload, ends), serving);
     match LocalSet::new().block_on(&runtime, edges)? {}
 }
@@ -244,18 +243,18 @@ fn open_mode(
     Ok(mode)
 }
 
-/// The hand-over to these domains from all others.
-fn start_handover(
+/// The hand-over to these domains from all others, and that of connections which wait since the mode has changed.
+fn start_handovers(
     own: &[RuleDomain],
     config: KubeProxyConfiguration,
     flows: &Arc<FlowReports>,
-    supported: &[Family],
-) -> Handover {
+    (supported, sockets): (&[Family], &InheritedSockets),
+) -> (Handover, Onward) {
     let mut handover = Handover::new(own, Arc::clone(flows), Arc::new(config));
     if !supported.contains(&Family::V6) {
         handover.abandon(Family::V6);
     }
-    handover
+    (handover, Onward::new(sockets.take()))
 }
 
 /// The health of each family, from now on.
@@ -381,9 +380,8 @@ async fn serve_health(options: &RunOptions, health: Rc<dyn Routes>) -> anyhow::R
 async fn follow(
     inbox: SharedInbox,
     mut service_health: ServiceHealth,
-    mut handover: Handover,
+    (mut handover, mut onward): (Handover, Onward),
     (mut readiness, alive): (Readiness, Pulses),
-    mut onward: Onward,
 ) -> Infallible {
     let mut watch = pin!(supervisor::watch(|| alive.are_healthy(Instant::now())));
     loop {

@@ -12,10 +12,10 @@ use ferry_ruleset::sources::Ranges;
 use ferry_ruleset::table::{ChainName, TableObject, Vocabulary as _};
 
 use crate::base::{self, SCOPES};
+use crate::element::{Door, ElementKey, PortId, Userspace, Value, VipMap};
 use crate::hint::{self, Hint};
-use crate::object::{Door, ElementKey, PortId, PortSpec, UserspaceKey, UserspaceObject, Value, VipMap};
+use crate::object::{PortSpec, UserspaceKey, UserspaceObject};
 use crate::shape::Shape;
-use crate::vocabulary::Userspace;
 
 /// The pure half of the mode, of one family.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +69,8 @@ impl Compile for Relaying {
     type Object = UserspaceObject;
     type Hint = Hint;
     const PROFILE: Profile = Profile::USERSPACE;
+    /// All at once: connections may wait in a listener that the process before has left, and one without a route is reset.
+    const PORTION: usize = usize::MAX;
 
     fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<UserspaceObject>) {
         match unit {
@@ -142,12 +144,15 @@ impl PortWriter<'_> {
                 continue;
             }
             *used = true;
-            if self.state.protocol == Protocol::Tcp {
-                self.out.push(UserspaceObject::Route(id.scope, at, id));
-            } else if let Some(address) = self.context.relay_address {
-                let key = ElementKey::Datagrams(id.scope, at);
-                let value = Value::Relay(address, Door::Datagrams(id));
-                self.out.push(UserspaceObject::Table(TableObject::Element(key, value)));
+            match (self.state.protocol, self.context.relay_address) {
+                (Protocol::Tcp, _) => self.out.push(UserspaceObject::Route(id.scope, at, id)),
+                (Protocol::Udp, Some(address)) => {
+                    let key = ElementKey::Datagrams(id.scope, at);
+                    let value = Value::Relay(address, Door::Datagrams(id));
+                    self.out.push(UserspaceObject::Table(TableObject::Element(key, value)));
+                }
+                // The model leaves SCTP out, and there is always an address.
+                (Protocol::Sctp, _) | (Protocol::Udp, None) => {}
             }
         }
     }

@@ -9,9 +9,9 @@ use ferry_ruleset::table::{TableCommitLock, TableLayer};
 
 use crate::compile::Relaying;
 use crate::doors::Doors;
+use crate::element::Userspace;
 use crate::object::UserspaceObject;
 use crate::relay::{RelayLayer, SharedRelay};
-use crate::vocabulary::Userspace;
 
 /// Engines of one process commit to their tables one after another.
 pub type UserspaceCommitLock = TableCommitLock<Userspace, UserspaceObject>;

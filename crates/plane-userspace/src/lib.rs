@@ -6,8 +6,8 @@
 //! # The way of a batch
 //!
 //! 1. The engine (crate `ferry-plane`) calls [`Relaying`], this mode's compiler. `compile` turns a unit into objects: `shape` maps
-//!    a frontend's treatment to a verdict and to scopes of endpoints, `base` compiles the table. [`object`] defines objects, keys and
-//!    ranks, `names` and `vocabulary` the table.
+//!    a frontend's treatment to a verdict and to scopes of endpoints, `base` compiles the table with its `rules`. [`object`] defines
+//!    objects, keys and ranks, [`element`] the elements, `names` and `vocabulary` the table.
 //! 2. The engine diffs both lists of objects and passes the batch to the kernel half, two layers: the relay (`relay`) below the
 //!    table ([`ferry_ruleset::table`]), so that listeners are open before packets are led to them, and closed afterwards.
 //! 3. [`Doors`] has the ports of open listeners, which elements of the table contain. [`Readings`] has the counters, by port of a
@@ -15,7 +15,7 @@
 //!
 //! 4. [`Onward`] passes on connections that wait in the sockets of a process before, once another mode serves.
 //!
-//! Read first: [`object`], then `base` and `compile`. [docs/modes/userspace.md](../../../docs/modes/userspace.md) shows the result.
+//! Read first: [`object`] and [`element`], then `rules` and `compile`. [docs/modes/userspace.md](../../../docs/modes/userspace.md) shows the result.
 //!
 //! For tests and people: `trace` simulates the objects on a packet, [`render`] prints them, `hint` narrows down the units that may
 //! want a key, and `refers` lists the references between objects.
@@ -23,6 +23,7 @@
 mod base;
 mod compile;
 mod doors;
+pub mod element;
 mod hint;
 mod kernel;
 pub mod names;
@@ -33,12 +34,14 @@ mod readings;
 mod refers;
 mod relay;
 pub mod render;
+mod rules;
 mod shape;
 mod trace;
 mod vocabulary;
 
 pub use compile::Relaying;
 pub use doors::Doors;
+pub use element::Userspace;
 pub use ferry_relay::{Config, Inheritance, Relay, Removal, Totals, Worker, raise_limit};
 pub use ferry_ruleset::watch::listener;
 pub use kernel::{UserspaceCommitLock, UserspaceEngine, engine};
@@ -47,4 +50,3 @@ pub use onward::Onward;
 pub use readings::{Directory, EndpointReading, PortReading, Readings};
 pub use relay::SharedRelay;
 pub use trace::Tracer;
-pub use vocabulary::Userspace;

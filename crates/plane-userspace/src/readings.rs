@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ferry_api::object::{Family, ObjectName, Protocol};
 use ferry_relay::{Port, Relay, Totals};
 
-use crate::object::PortId;
+use crate::element::PortId;
 
 /// The ports of the relay, whose engines note them, for metrics.
 #[derive(Clone, Debug, Default)]
-pub struct Directory(Arc<Mutex<BTreeMap<(Family, PortId), Arc<Port>>>>);
+pub struct Directory(Arc<Mutex<Ports>>);
+
+type Ports = BTreeMap<(Family, PortId), Arc<Port>>;
 
 /// Reads the counters of a relay.
 #[derive(Clone, Debug)]
@@ -78,7 +80,7 @@ impl Directory {
         self.lock().remove(&(family, id.clone()));
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Family, PortId), Arc<Port>>> {
+    fn lock(&self) -> MutexGuard<'_, Ports> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

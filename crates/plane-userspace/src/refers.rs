@@ -3,7 +3,8 @@
 use ferry_plane::memory::Refers;
 use ferry_ruleset::table::{TableObject, refers_to};
 
-use crate::object::{Door, ElementKey, Entrance, UserspaceKey, UserspaceObject, Value};
+use crate::element::{Door, ElementKey, Entrance, Userspace, Value};
+use crate::object::{UserspaceKey, UserspaceObject};
 
 impl Refers for UserspaceObject {
     fn refers_to(&self) -> Vec<UserspaceKey> {
@@ -19,7 +20,7 @@ impl Refers for UserspaceObject {
 }
 
 /// The listener that an element leads to, or guards.
-fn door_of(object: &TableObject<crate::vocabulary::Userspace>) -> Option<&Door> {
+fn door_of(object: &TableObject<Userspace>) -> Option<&Door> {
     match object {
         TableObject::Element(_, Value::Relay(_, door))
         | TableObject::Element(ElementKey::Listener(Entrance::Of(door)), _) => Some(door),

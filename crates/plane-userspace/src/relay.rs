@@ -22,7 +22,8 @@ use ferry_ruleset::id::HashId;
 
 use crate::base::SCOPES;
 use crate::doors::Doors;
-use crate::object::{Door, PortId, PortSpec, UserspaceKey, UserspaceObject, scope_word};
+use crate::element::{Door, PortId, scope_word};
+use crate::object::{PortSpec, UserspaceKey, UserspaceObject};
 use crate::readings::Directory;
 
 /// Interval of the looks for listeners that have failed. They hold no connection up: the relay opens a listener again by itself.
@@ -254,7 +255,7 @@ impl RelayLayer {
     }
 
     /// The objects that are there: a listener only while it is open, at the port that elements of the table have.
-    fn object(&self, key: &UserspaceKey) -> Option<UserspaceObject> {
+    fn object(&self, key: &UserspaceKey, lost: &BTreeSet<Door>) -> Option<UserspaceObject> {
         match key {
             UserspaceKey::Port(id) => {
                 self.ports.get(id).map(|port| UserspaceObject::Port(id.clone(), port.spec.clone()))
@@ -263,7 +264,7 @@ impl RelayLayer {
                 self.routes.get(&(*scope, *at)).map(|id| UserspaceObject::Route(*scope, *at, id.clone()))
             }
             UserspaceKey::Listener(door) => {
-                let known = self.listeners.contains_key(door) && !self.lost().contains(door);
+                let known = self.listeners.contains_key(door) && !lost.contains(door);
                 known.then(|| UserspaceObject::Listener(door.clone()))
             }
             UserspaceKey::Table(_) => None,
@@ -309,10 +310,15 @@ impl Kernel<UserspaceObject> for RelayLayer {
     }
 
     fn read_back(&mut self, extent: &Extent<UserspaceKey>) -> Result<Vec<UserspaceObject>, CommitError> {
+        let asks_for_listeners =
+            |keys: &[UserspaceKey]| keys.iter().any(|key| matches!(key, UserspaceKey::Listener(_)));
+        let lost = match extent {
+            Extent::Keys(keys) if !asks_for_listeners(keys) => BTreeSet::new(),
+            Extent::Keys(_) | Extent::All => self.lost(),
+        };
         Ok(match extent {
-            Extent::Keys(keys) => keys.iter().filter_map(|key| self.object(key)).collect(),
+            Extent::Keys(keys) => keys.iter().filter_map(|key| self.object(key, &lost)).collect(),
             Extent::All => {
-                let lost = self.lost();
                 let ports = self.ports.iter().map(|(id, port)| UserspaceObject::Port(id.clone(), port.spec.clone()));
                 let routes =
                     self.routes.iter().map(|((scope, at), id)| UserspaceObject::Route(*scope, *at, id.clone()));

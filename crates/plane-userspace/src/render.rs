@@ -8,7 +8,8 @@ use ferry_api::object::Family;
 use ferry_model::FrontendAddr;
 use ferry_ruleset::table::{InTable as _, draw};
 
-use crate::object::{PortId, PortSpec, UserspaceObject};
+use crate::element::PortId;
+use crate::object::{PortSpec, UserspaceObject};
 
 /// The table and the relay of one family. Objects may come in any order; duplicates are printed once.
 pub fn ruleset(family: Family, objects: &[UserspaceObject]) -> String {

@@ -12,8 +12,8 @@ use ferry_ruleset::trace::{Data, End, Walk, World};
 
 use crate::compile::Relaying;
 use crate::doors::Doors;
-use crate::object::{Door, PortId, PortSpec, UserspaceObject};
-use crate::vocabulary::Userspace;
+use crate::element::{Door, PortId, Userspace};
+use crate::object::{PortSpec, UserspaceObject};
 
 /// The first of the ports of imagined listeners: one that no frontend of a test has.
 const FIRST_PORT: u16 = 55_001;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::nft::{BaseHook, ElementData, OwnedData, Verdict, VerdictRef};
 use ferry_model::{FrontendAddr, Scope};
+use ferry_plane::Served;
 use ferry_ruleset::Rules;
 use ferry_ruleset::fields::{Bytes, Reader};
 use ferry_ruleset::layout::{Data, Layout, Part};
@@ -12,14 +13,10 @@ use ferry_ruleset::rules::{RuleWriter, VIP};
 use ferry_ruleset::sources::SourcesId;
 use ferry_ruleset::table::{ChainName, SetName, Vocabulary};
 
-use crate::base;
 use crate::doors::Doors;
+use crate::element::{Door, ElementKey, Entrance, Userspace, Value, VipMap};
 use crate::names::{FixedChain, FixedSet, TABLE, TABLE_COMMENT};
-use crate::object::{Door, ElementKey, Entrance, Value, VipMap};
-
-/// The vocabulary of this mode's table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Userspace {}
+use crate::rules;
 
 impl Vocabulary for Userspace {
     type Set = FixedSet;
@@ -76,7 +73,7 @@ impl Vocabulary for Userspace {
     }
 
     fn probes(family: Family) -> Vec<(FixedChain, Rules)> {
-        base::probes(family)
+        rules::probes(family)
     }
 
     fn key_bytes(doors: &Doors, element: &ElementKey) -> Option<Bytes> {
@@ -124,6 +121,23 @@ impl Vocabulary for Userspace {
             }
             (OwnedData::Value(bytes), Data::Endpoint) => relay(doors, set, Reader { family, bytes }),
             _ => Value::Foreign,
+        }
+    }
+
+    const SERVING: &'static [FixedSet] = &[FixedSet::ServiceIps, FixedSet::ServiceNodePorts, FixedSet::NodePortIps];
+
+    fn served(element: &ElementKey) -> Option<Served> {
+        match element {
+            ElementKey::Vip { map: VipMap::Services, protocol, address, port } => {
+                Some(Served::Frontend(*protocol, FrontendAddr::Vip(*address, *port)))
+            }
+            ElementKey::NodePort { protocol, port } => Some(Served::Frontend(*protocol, FrontendAddr::NodePort(*port))),
+            ElementKey::NodePortIp(address) => Some(Served::NodePorts(*address)),
+            ElementKey::Vip { map: VipMap::Restricted, .. }
+            | ElementKey::ClusterIp(_)
+            | ElementKey::Gate(_)
+            | ElementKey::Datagrams(..)
+            | ElementKey::Listener(_) => None,
         }
     }
 

@@ -18,7 +18,7 @@ pub trait Name: Copy + Debug + Display + Ord + Hash + Send + Sync + 'static {
 }
 
 /// Declares an enum of constant names: `names! { Chain { Reject = "reject-chain", } }` makes the variants with `ALL`, `name`,
-/// `Display` and the trait [`Name`](crate::names::Name).
+/// `Display` and the trait [`Name`].
 #[macro_export]
 macro_rules! names {
     ($(#[$meta:meta])* $enum:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)* }) => {

@@ -29,10 +29,13 @@ enum Series {
     Gauge(IntGaugeVec),
 }
 
+/// The value of a further label, if the row has one, and a number.
+type Shown = (Option<&'static str>, u64);
+
 /// A row with what it shows of a service port; the values of further labels come with the numbers.
 struct PortSeries {
     row: Row,
-    read: fn(&PortReading) -> Vec<(Option<&'static str>, u64)>,
+    read: fn(&PortReading) -> Vec<Shown>,
 }
 
 /// A row with what it shows of an endpoint.

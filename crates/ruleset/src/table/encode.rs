@@ -12,7 +12,7 @@ use ferry_api::object::Family;
 use ferry_kernel::nft;
 use ferry_plane::{Batch, CommitError, Op};
 
-use super::layer::InTable;
+use super::membership::InTable;
 use super::{ChainName, Owner, SetName, TableObject, Vocabulary};
 use crate::encode::{fill_chain, fill_set};
 use crate::marks::Marks;

@@ -9,32 +9,18 @@ use std::time::Instant;
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::{Changed, Socket};
+use ferry_model::FrontendAddr;
 use ferry_plane::layered::Layer;
-use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Object};
+use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Served};
 
 use super::encode::{self, Encoded};
+use super::membership::InTable;
 use super::probe;
 use super::read::{Found, Reader};
 use super::{ChainName, Owner, SetName, TableKey, TableObject, Vocabulary};
 use crate::failure::{of_io, verdict};
+use crate::names::Name as _;
 use crate::watch::{CommitLock, QUIET_ELEMENTS, TableKeys};
-
-/// The objects of a mode, some of which are in its table.
-pub trait InTable<V: Vocabulary>: Object<Key: Send> + Send + 'static {
-    /// The table's object that this one is, if it is one.
-    fn in_table(&self) -> Option<&TableObject<V>>;
-    /// The mode's object.
-    fn of_table(object: TableObject<V>) -> Self;
-    /// The table's key that this one is, if it is one.
-    fn key_in_table(key: &Self::Key) -> Option<&TableKey<V>>;
-    /// The mode's key.
-    fn key_of_table(key: TableKey<V>) -> Self::Key;
-    /// The replacements that take away what layers above may still need until their own changes are made ([`Layer::waiting`]).
-    fn waiting(part: &Batch<Self>) -> HashSet<Self::Key> {
-        let _ = part;
-        HashSet::new()
-    }
-}
 
 /// The tables of a mode, for the notifications of their changes.
 pub struct Watched<V, O>(PhantomData<fn() -> (V, O)>);
@@ -158,6 +144,28 @@ impl<V: Vocabulary, O: InTable<V>> Kernel<O> for TableLayer<V, O> {
             (Found::Foreign, Extent::All) => Ok(vec![O::of_table(TableObject::Table(Owner::Foreign))]),
             (Found::Foreign, Extent::Keys(_)) => Err(CommitError::Drifted { object: TableKey::<V>::Table.to_string() }),
         }
+    }
+
+    /// Unreadable elements are left out. A table without listed addresses serves node ports on every local address.
+    fn foreign_serves(&mut self) -> Vec<Served> {
+        if !matches!(self.reader().owner(), Ok(Some(Owner::Foreign))) {
+            return Vec::new();
+        }
+        let (family, mut served) = (self.family, Vec::new());
+        for set in V::SERVING {
+            let read = self.socket.elements(family, V::TABLE, set.name(), &mut |element| {
+                let key = V::key(None, *set, family, &element.key);
+                served.extend(key.and_then(|key| V::served(&key)));
+            });
+            // Without the set, nothing is served by it.
+            drop(read);
+        }
+        let listed = served.iter().any(|served| matches!(served, Served::NodePorts(_)));
+        let node_ports = |served: &Served| matches!(served, Served::Frontend(_, FrontendAddr::NodePort(_)));
+        if !listed && served.iter().any(node_ports) {
+            served.push(Served::NodePortsEverywhere);
+        }
+        served
     }
 
     fn news(&mut self) -> Result<Drift<O::Key>, CommitError> {

@@ -5,12 +5,14 @@
 //!   keys and ranks.
 //! - `encode` writes the table's part of a batch as transactions, `read` reads it back, `probe` tests once whether the kernel supports
 //!   the table.
+//! - [`InTable`] (`membership.rs`) tells the table's objects from others of the mode.
 //! - [`TableLayer`] (`layer.rs`) is the layer that does all this for a mode whose other objects live elsewhere.
 //! - `draw` prints the table, for people and golden files; `refer` lists references, for tests.
 
 mod draw;
 mod encode;
 mod layer;
+mod membership;
 mod name;
 mod object;
 mod probe;
@@ -22,6 +24,7 @@ use std::hash::Hash;
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::{BaseHook, ElementData, OwnedData};
+use ferry_plane::Served;
 
 use crate::Rules;
 use crate::fields::Bytes;
@@ -30,7 +33,8 @@ use crate::names::Name;
 use crate::sources::SourcesId;
 
 pub use draw::draw;
-pub use layer::{InTable, TableCommitLock, TableLayer, Watched};
+pub use layer::{TableCommitLock, TableLayer, Watched};
+pub use membership::InTable;
 pub use name::{ChainName, SetName};
 pub use object::{Owner, TableKey, TableObject};
 pub use refer::refers_to;
@@ -79,6 +83,12 @@ pub trait Vocabulary: Copy + Debug + Ord + Hash + Send + Sync + 'static {
     fn with_data(world: &Self::World, value: &Self::Value, use_it: &mut dyn FnMut(ElementData<'_>)) -> bool;
     /// Decodes a value. One that this mode never writes is a value of its own, which nothing wants.
     fn value(world: &Self::World, set: Self::Set, family: Family, data: &OwnedData) -> Self::Value;
+    /// The sets and maps whose elements [serve](Self::served), in this mode's table and in those of other modes and makers, which have
+    /// the same names and keys.
+    const SERVING: &'static [Self::Set];
+
+    /// The frontend that packets find by this element, or the address that serves node ports by it.
+    fn served(element: &Self::Element) -> Option<Served>;
     /// The chain that a value leads to.
     fn leads_to(value: &Self::Value) -> Option<ChainName<Self>>;
 }

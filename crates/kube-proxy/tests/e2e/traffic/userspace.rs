@@ -104,10 +104,10 @@ fn an_established_connection_outlives_its_endpoint_in_the_slices_and_new_ones_go
         assert!(within(Duration::from_secs(5), || open() == 3.0), "{family}: {}", open());
     }
     // The grace ends the old ones, and no others.
-    let took = until("the end of the grace", slowly(Duration::from_secs(10)), || {
-        stage.proxy.metric("kubeproxy_userspace_open_connections", &["service=\"held\"", "ip_family=\"IPv4\""]) == 3.0
-    });
-    assert!(begun.elapsed() >= Duration::from_secs(1) || took >= Duration::from_millis(500), "{took:?}");
+    let open = || stage.proxy.metric("kubeproxy_userspace_open_connections", &["service=\"held\""]);
+    assert_eq!(open(), 12.0, "{}", stage.proxy.get(10249, "/metrics").unwrap_or_default());
+    until("the end of the grace", slowly(Duration::from_secs(10)), || open() == 6.0);
+    assert!(begun.elapsed() >= Duration::from_millis(900), "{:?}", begun.elapsed());
     let (held, now) = (held.finish(), now.finish());
     assert!(held.exchanges > 0 && !held.broken.is_empty(), "{held:?}");
     assert!(now.exchanges > 0 && now.broken.is_empty(), "{now:?}");
@@ -120,7 +120,9 @@ fn an_endpoint_that_refuses_costs_no_connection_and_is_counted() {
     let _server = echo(&lab, Place::PodA);
     let stage = stage(&lab, "userspace-refusing", config(""), &held_by(&[Place::PodA, Place::PodB]));
     let to = Family::ALL.map(|family| at_cluster_ip(family, 47));
-    let held = Held::open(lab.host(Place::Far), &to, 10).finish();
+    let held = Held::open(lab.host(Place::Far), &to, 10);
+    std::thread::sleep(slowly(Duration::from_millis(100)));
+    let held = held.finish();
     assert!(held.broken.is_empty(), "{held:?}");
     for family in Family::ALL {
         let endpoint = format!("endpoint=\"{}\"", SocketAddr::new(Place::PodB.address(family), ECHO));

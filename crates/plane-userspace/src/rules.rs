@@ -1,0 +1,148 @@
+//! The rules of the table's chains, and their hooks.
+
+use ferry_api::object::{Family, IpNet, Protocol};
+use ferry_kernel::nft::{BaseHook, ChainKind, FibAddress, Hook};
+use ferry_model::{BaseState, Context, LocalDetector, NodePortAddresses, Scope};
+use ferry_ruleset::rules::{Field, NODE_PORT, RuleWriter, VIP};
+use ferry_ruleset::{Rule, Rules};
+
+use crate::names::{FixedChain, FixedSet};
+
+impl FixedChain {
+    /// Hook and priority of a base chain. All are nat chains, which see the first packet of a connection only.
+    pub const fn hook(self) -> Option<BaseHook> {
+        let (hook, priority) = match self {
+            Self::NatPrerouting => (Hook::Prerouting, -100),
+            Self::NatInput => (Hook::Input, 100),
+            Self::NatOutput => (Hook::Output, -100),
+            Self::Reject
+            | Self::RelayCluster
+            | Self::RelayLocal
+            | Self::ByOrigin
+            | Self::InsideOnly
+            | Self::OutsideOnly
+            | Self::Unknown
+            | Self::Services => return None,
+        };
+        Some(BaseHook { kind: ChainKind::Nat, hook, priority })
+    }
+}
+
+/// Chains that contain every kind of rule.
+pub(crate) fn probes(family: Family) -> Vec<(FixedChain, Rules)> {
+    let range = match family {
+        Family::V4 => "192.0.2.0/24",
+        Family::V6 => "2001:db8::/64",
+    };
+    let base = |node_ports, localhost| BaseState {
+        node_ports,
+        localhost,
+        service_cidrs: range.parse().into_iter().collect(),
+        affinity: false,
+    };
+    let everywhere = (base(NodePortAddresses::All, family == Family::V4), None);
+    let pods = LocalDetector::InterfacePrefix("veth".to_owned());
+    let listed = (base(NodePortAddresses::Only(Vec::new()), false), Some(pods));
+    let of = |(base, pods): (BaseState, Option<LocalDetector>)| {
+        let rules = move |chain: FixedChain| Rules(chain_rules(chain, family, (pods.as_ref(), 1 << 14), &base).into());
+        FixedChain::ALL.iter().map(move |chain| (*chain, rules(*chain)))
+    };
+    [everywhere, listed].into_iter().flat_map(of).collect()
+}
+
+/// The rules of a chain.
+pub(crate) fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState) -> Vec<Rule> {
+    chain_rules(chain, family, (context.local.as_ref(), context.masquerade_mark), base)
+}
+
+/// `mark` is that of the relay's own packets.
+fn chain_rules(
+    chain: FixedChain,
+    family: Family,
+    (pods, mark): (Option<&LocalDetector>, u32),
+    base: &BaseState,
+) -> Vec<Rule> {
+    let rule = || RuleWriter::new(family);
+    let inside = |of: fn(RuleWriter) -> Rule| {
+        let pods = pods.and_then(|pods| rule().pods(pods, true)).map(of);
+        pods.into_iter().chain([of(rule().address_is_local(FibAddress::Source, true))])
+    };
+    let services = rule().jump(FixedChain::Services);
+    match chain {
+        FixedChain::Reject => vec![rule().protocol(Protocol::Tcp).reset(), rule().reject()],
+        FixedChain::RelayCluster => relay(family, Scope::Cluster),
+        FixedChain::RelayLocal => relay(family, Scope::Local),
+        FixedChain::ByOrigin => {
+            inside(|rule| rule.goto(FixedChain::RelayCluster)).chain([rule().goto(FixedChain::RelayLocal)]).collect()
+        }
+        FixedChain::InsideOnly => {
+            inside(|rule| rule.goto(FixedChain::RelayCluster)).chain([rule().drop_it()]).collect()
+        }
+        FixedChain::OutsideOnly => inside(RuleWriter::drop_it).chain([rule().goto(FixedChain::RelayLocal)]).collect(),
+        FixedChain::Unknown => {
+            let known = rule().in_set(&[Field::Destination], FixedSet::ClusterIps).goto(FixedChain::Reject);
+            // An address of this node is in use outside of Services: a connection to it gets at least the host's reset.
+            let unallocated =
+                |net: &IpNet| rule().destination_in(*net).address_is_local(FibAddress::Destination, false).drop_it();
+            std::iter::once(known).chain(base.service_cidrs.iter().map(unallocated)).collect()
+        }
+        FixedChain::Services => {
+            vec![rule().verdict_map(VIP, FixedSet::ServiceIps), node_port_rule(family, &base.node_ports)]
+        }
+        FixedChain::NatPrerouting => {
+            // The first packet of a connection over loopback passes output: what comes to loopback here is from elsewhere.
+            let to_loopback = rule().destination_in(loopback(family)).return_it();
+            // A local address stays reachable: a node-local DNS cache binds a cluster IP.
+            let unknown = rule().address_is_local(FibAddress::Destination, false).jump(FixedChain::Unknown);
+            vec![to_loopback, services, unknown]
+        }
+        FixedChain::NatOutput => {
+            // An endpoint may have an address and a port that lead to the relay, such as a node port's.
+            let rule = || rule().unmarked(mark);
+            let services = rule().jump(FixedChain::Services);
+            let everywhere = base.localhost && base.node_ports == NodePortAddresses::All;
+            let to_loopback =
+                rule().destination_in(loopback(family)).verdict_map(NODE_PORT, FixedSet::ServiceNodePorts);
+            let unknown = rule().jump(FixedChain::Unknown);
+            [services].into_iter().chain(everywhere.then_some(to_loopback)).chain([unknown]).collect()
+        }
+        FixedChain::NatInput => {
+            vec![rule().translated().accept(), rule().in_set(NODE_PORT, FixedSet::Listeners).goto(FixedChain::Reject)]
+        }
+    }
+}
+
+/// Leads to the listeners of a scope. There is one for a packet that comes here, so the last rule is for what a change of the
+/// table lets slip.
+fn relay(family: Family, scope: Scope) -> Vec<Rule> {
+    let rule = || RuleWriter::new(family);
+    vec![
+        rule().translate(&[Field::Protocol], FixedSet::gate(scope)),
+        rule().translate(VIP, FixedSet::datagrams(scope, false)),
+        rule().translate(NODE_PORT, FixedSet::datagrams(scope, true)),
+        rule().goto(FixedChain::Reject),
+    ]
+}
+
+/// The rule that looks up node ports, on the addresses that serve them.
+fn node_port_rule(family: Family, addresses: &NodePortAddresses) -> Rule {
+    let serves = match addresses {
+        NodePortAddresses::All => {
+            RuleWriter::new(family).address_is_local(FibAddress::Destination, true).destination_not_loopback()
+        }
+        NodePortAddresses::Only(_) => RuleWriter::new(family).in_set(&[Field::Destination], FixedSet::NodePortIps),
+    };
+    serves.verdict_map(NODE_PORT, FixedSet::ServiceNodePorts)
+}
+
+/// True if these rules of the chain `services` match node ports on every local address.
+pub(crate) fn finds_node_ports_everywhere(rules: &Rules) -> bool {
+    Family::ALL.iter().any(|family| rules.0.contains(&node_port_rule(*family, &NodePortAddresses::All)))
+}
+
+fn loopback(family: Family) -> IpNet {
+    match family {
+        Family::V4 => IpNet::new_assert([127, 0, 0, 0].into(), 8),
+        Family::V6 => IpNet::new_assert(std::net::Ipv6Addr::LOCALHOST.into(), 128),
+    }
+}
