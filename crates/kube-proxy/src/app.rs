@@ -24,7 +24,7 @@ use tokio::task::{LocalSet, spawn_blocking};
 use crate::core::{Core, Desk, EngineHandle, NodeFacts};
 use crate::engine_loop;
 use crate::events::{Event, Recorder};
-use crate::flows::{Cleaner, FlowObserver, FlowReports};
+use crate::flows::{Behind, Cleaner, FlowObserver, FlowReports, Replies};
 use crate::handover::Handover;
 use crate::health::{Pulse, Pulses};
 use crate::input::Input;
@@ -86,7 +86,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     metrics.add_mode(of_mode)?;
     let periods = config.effective();
     let setup = Setup::new(&config, options.flags.clone());
-    let flows = start_flows(plane.profile.reply_owner, &metrics, &threads)?;
+    let flows = start_flows(replies(plane.profile.reply_owner, serving.as_ref()), &metrics, &threads)?;
     let handovers = start_handovers(domains, config.clone(), &flows, (&supported, &options.sockets));
     let families = families_of(&engines);
     reload.serves(&families);
@@ -135,7 +135,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
     let reload = reload::follow(reload, Arc::clone(&metrics), (objects, serving.clone()));
     let status = Status { freshness, metrics, inbox: Rc::clone(&inbox), setup, ping: Default::default() };
-    let follow = follow(inbox, service_health, handovers, (readiness, alive));
+    let follow = follow(inbox, service_health, handovers, (readiness, alive), serving.clone());
     let edges = edges(&options, health, status, follow, (reload, ends), serving);
     match LocalSet::new().block_on(&runtime, edges)? {}
 }
@@ -286,8 +286,16 @@ fn start_engine(
     Ok(EngineHandle::new(family, sender, Arc::clone(pulse)))
 }
 
+/// The sender of replies: in a mode that serves connections itself, with what is behind its listeners.
+fn replies(owner: ReplyOwner, serving: Option<&Arc<dyn Serving>>) -> Replies {
+    let behind = serving
+        .cloned()
+        .map(|serving| -> Arc<Behind> { Arc::new(move |family, port| serving.endpoints_of_datagrams(family, port)) });
+    Replies { owner, behind }
+}
+
 /// Starts the conntrack cleaner; returns the state through which engines report to it.
-fn start_flows(replies: ReplyOwner, metrics: &Arc<Metrics>, threads: &Threads) -> anyhow::Result<Arc<FlowReports>> {
+fn start_flows(replies: Replies, metrics: &Arc<Metrics>, threads: &Threads) -> anyhow::Result<Arc<FlowReports>> {
     let flows = Arc::new(FlowReports::default());
     let cleaner = Cleaner::new(Arc::clone(&flows), Arc::clone(metrics), planes::devices(), replies);
     threads.spawn("flows", STACK_BYTES, move || cleaner.run())?;
@@ -382,6 +390,7 @@ async fn follow(
     mut service_health: ServiceHealth,
     (mut handover, mut onward): (Handover, Onward),
     (mut readiness, alive): (Readiness, Pulses),
+    serving: Option<Arc<dyn Serving>>,
 ) -> Infallible {
     let mut watch = pin!(supervisor::watch(|| alive.are_healthy(Instant::now())));
     loop {
@@ -389,6 +398,9 @@ async fn follow(
             pass = Inbox::sync_pass(&inbox) => {
                 if pass.settled {
                     readiness.settled(pass.family);
+                    if let Some(serving) = &serving {
+                        serving.settled(pass.family);
+                    }
                     if let Err(error) = onward.settled(pass.family) {
                         tracing::warn!(err = %error, "Resetting connections that wait since the mode has changed");
                     }

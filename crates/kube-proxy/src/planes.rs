@@ -17,7 +17,7 @@ use std::time::Duration;
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
 use ferry_kernel::errno::ErrorClass;
-use ferry_model::{Profile, Settings};
+use ferry_model::{Endpoint, Profile, Settings};
 use ferry_plane::{CommitError, Served, SyncEngine};
 
 pub use self::candidates::{Candidates, EffectiveMode, Failures};
@@ -92,6 +92,10 @@ pub trait Serving: Send + Sync {
     /// # Errors
     /// The system's error if descriptors are exhausted.
     fn sockets(&self) -> io::Result<Vec<(String, OwnedFd)>>;
+    /// The endpoints to which the UDP listener at this port leads; `None` if there is none.
+    fn endpoints_of_datagrams(&self, family: Family, port: u16) -> Option<Arc<[Endpoint]>>;
+    /// The rules of this family are in force: sockets of the process before that nothing has taken are closed.
+    fn settled(&self, family: Family);
     /// Accepts no more connections, and returns when the last one has ended, or after this time: then the rest is reset. Returns
     /// their number.
     fn end(&self, within: Duration) -> usize;

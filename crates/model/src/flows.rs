@@ -104,9 +104,9 @@ impl Flow {
 // === impl ReplyOwner ===
 
 impl ReplyOwner {
-    /// True if the proxy itself answers this flow: such a flow is stale only where its frontend serves no longer. `is_local` is true for the addresses of this
-    /// machine, those of loopback among them. A flow that leads elsewhere was translated by another mode's rules.
-    pub fn keeps(self, flow: &Flow, is_local: impl FnOnce(IpAddr) -> bool) -> bool {
+    /// True if the proxy itself answers this flow: then its listener tells whether it is stale. `is_local` is true for the addresses
+    /// of this machine, those of loopback among them. A flow that leads elsewhere was translated by another mode's rules.
+    pub fn is_answered_by_proxy(self, flow: &Flow, is_local: impl FnOnce(IpAddr) -> bool) -> bool {
         match self {
             Self::Endpoint => false,
             Self::Proxy => flow.is_translated() && is_local(flow.answers_from.ip()),

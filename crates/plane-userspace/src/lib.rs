@@ -11,7 +11,7 @@
 //! 2. The engine diffs both lists of objects and passes the batch to the kernel half, two layers: the relay (`relay`) below the
 //!    table ([`ferry_ruleset::table`]), so that listeners are open before packets are led to them, and closed afterwards.
 //! 3. [`Doors`] has the ports of open listeners, which elements of the table contain. [`Readings`] has the counters, by port of a
-//!    Service.
+//!    Service, [`Datagrams`] what is behind UDP listeners.
 //!
 //! 4. [`Onward`] passes on connections that wait in the sockets of a process before, once another mode serves.
 //!
@@ -22,6 +22,7 @@
 
 mod base;
 mod compile;
+mod datagrams;
 mod doors;
 pub mod element;
 mod hint;
@@ -40,6 +41,7 @@ mod trace;
 mod vocabulary;
 
 pub use compile::Relaying;
+pub use datagrams::Datagrams;
 pub use doors::Doors;
 pub use element::Userspace;
 pub use ferry_relay::{Config, Inheritance, Relay, Removal, Totals, Worker, raise_limit};

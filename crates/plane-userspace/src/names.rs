@@ -61,10 +61,14 @@ names! {
         Services = "services",
         /// received packets
         NatPrerouting = "nat-prerouting",
+        /// received packets that are not translated: second lookup, refusal of unknown addresses
+        NatPreroutingLate = "nat-prerouting-late",
         /// packets that arrive at a local socket: nobody reaches a listener by its own port
         NatInput = "nat-input",
         /// packets that this node sends
         NatOutput = "nat-output",
+        /// untranslated packets that this node sends: second lookup, refusal of unknown addresses
+        NatOutputLate = "nat-output-late",
     }
 }
 

@@ -4,7 +4,7 @@
 //! the destination that its client has dialled, as one of the node: the rules that are in force now lead it to an endpoint.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
@@ -15,7 +15,7 @@ use ferry_relay::{
     Balancer, Bind, Config, DEFAULT_PENALTY, Gate, ListenerId, ListenerState, Port, Relay, Route, SocketName,
 };
 
-use crate::relay::family_word;
+use crate::relay::{family_word, unspecified};
 
 /// Time after which nothing can wait in the sockets any more.
 const WAITING: Duration = Duration::from_secs(60);
@@ -61,7 +61,7 @@ impl Onward {
             thread::Builder::new().name("onward".to_owned()).spawn(move || worker.run())?;
         }
         for (number, (name, socket)) in (0..).zip(own) {
-            let bind = Bind::Inherited { socket, address: SocketAddr::new(any(family), 0), reuse_port: false };
+            let bind = Bind::Inherited { socket, address: SocketAddr::new(unspecified(family), 0), reuse_port: false };
             let state = relay.add_gate(ListenerId(number), Gate { name, bind, route: Arc::new(ToOriginal) });
             if !matches!(state, ListenerState::Open(_)) {
                 tracing::debug!(?state, "A socket of the process before can't be used");
@@ -86,13 +86,6 @@ fn label(name: &str) -> Option<String> {
     match name.parse() {
         Ok(SocketName::Gate(label)) => Some(label),
         Ok(SocketName::Listener(..)) | Err(_) => None,
-    }
-}
-
-fn any(family: Family) -> IpAddr {
-    match family {
-        Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
-        Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
     }
 }
 

@@ -42,8 +42,6 @@ pub struct PortReading {
     pub retries: u64,
     /// connections refused because there was no endpoint
     pub refused_without_endpoint: u64,
-    /// connections refused because of their source
-    pub refused_sources: u64,
     /// connections refused at a limit
     pub refused_at_limit: u64,
     /// bytes from clients
@@ -136,7 +134,6 @@ impl PortReading {
             failures: counters.failures.value(),
             retries: counters.retries.value(),
             refused_without_endpoint: counters.refused_without_endpoint.value(),
-            refused_sources: counters.refused_sources.value(),
             refused_at_limit: counters.refused_at_limit.value(),
             bytes_to_endpoints: counters.bytes_to_endpoints.value(),
             bytes_to_clients: counters.bytes_to_clients.value(),
@@ -161,13 +158,7 @@ impl PortReading {
     }
 
     fn is_used(&self) -> bool {
-        self.connections
-            + self.open
-            + self.failures
-            + self.refused_without_endpoint
-            + self.refused_sources
-            + self.refused_at_limit
-            > 0
+        self.connections + self.open + self.failures + self.refused_without_endpoint + self.refused_at_limit > 0
     }
 
     /// Adds the other scope's counts.
@@ -177,7 +168,6 @@ impl PortReading {
         self.failures += other.failures;
         self.retries += other.retries;
         self.refused_without_endpoint += other.refused_without_endpoint;
-        self.refused_sources += other.refused_sources;
         self.refused_at_limit += other.refused_at_limit;
         self.bytes_to_endpoints += other.bytes_to_endpoints;
         self.bytes_to_clients += other.bytes_to_clients;

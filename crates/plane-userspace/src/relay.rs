@@ -21,6 +21,7 @@ use ferry_relay::{
 use ferry_ruleset::id::HashId;
 
 use crate::base::SCOPES;
+use crate::datagrams::Datagrams;
 use crate::doors::Doors;
 use crate::element::{Door, PortId, scope_word};
 use crate::object::{PortSpec, UserspaceKey, UserspaceObject};
@@ -29,7 +30,7 @@ use crate::readings::Directory;
 /// Interval of the looks for listeners that have failed. They hold no connection up: the relay opens a listener again by itself.
 const LOOK: Duration = Duration::from_secs(10);
 /// Ports of the preferred range that are tried before the system chooses one.
-const PREFERRED_TRIES: u16 = 8;
+const PREFERRED_TRIES: usize = 8;
 
 /// What the engines of a process share of the relay.
 #[derive(Clone, Debug)]
@@ -48,6 +49,8 @@ pub struct SharedRelay {
     pub names: Arc<Mutex<BTreeMap<ListenerId, String>>>,
     /// the service ports of all engines
     pub directory: Directory,
+    /// what is behind the UDP listeners of all engines
+    pub datagrams: Datagrams,
 }
 
 /// The relay's part of one family's engine.
@@ -86,6 +89,17 @@ impl SharedRelay {
         Ok(sockets.into_iter().filter_map(named).map(|(name, socket)| (name.to_string(), socket)).collect())
     }
 
+    /// Closes the sockets of the process before that no listener of this family has taken: their Services are gone.
+    pub fn forget_inherited(&self, family: Family) {
+        let begins = format!("{}-", family_word(family));
+        let any = SocketAddr::new(unspecified(family), 0);
+        for name in self.inheritance.names() {
+            if matches!(&name, SocketName::Gate(label) if label.starts_with(&begins)) {
+                drop(self.inheritance.bind(&name, any, false));
+            }
+        }
+    }
+
     fn names(&self) -> MutexGuard<'_, BTreeMap<ListenerId, String>> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -118,13 +132,10 @@ impl RelayLayer {
             (Op::Create | Op::Replace, UserspaceObject::Port(id, spec)) => self.serve(id, spec),
             (Op::Delete, UserspaceObject::Port(id, _)) => self.close_port(id),
             (Op::Create | Op::Replace, UserspaceObject::Route(_, at, id)) => return self.route(*at, id),
-            (Op::Delete, UserspaceObject::Route(scope, at, _)) => {
-                self.table(*scope).remove(destination(*at));
-                self.routes.remove(&(*scope, *at));
-            }
+            (Op::Delete, UserspaceObject::Route(scope, at, _)) => self.unroute(*scope, *at),
             (Op::Create | Op::Replace, UserspaceObject::Listener(door)) => return self.listen(door),
             (Op::Delete, UserspaceObject::Listener(door)) => {
-                self.doors.close(door);
+                self.close_door(door);
                 if let Some(id) = self.listeners.remove(door) {
                     self.shared.remove(id);
                 }
@@ -137,45 +148,46 @@ impl RelayLayer {
     /// Serves a service port with these endpoints.
     fn serve(&mut self, id: &PortId, spec: &PortSpec) {
         let affinity = spec.affinity_seconds.map(|seconds| Duration::from_secs(seconds.get().into()));
-        let known = self.ports.get(id);
-        if known.is_none_or(|known| known.spec.affinity_seconds != spec.affinity_seconds) {
-            // Records of clients begin anew with another timeout.
+        let (shared, family) = (&self.shared, self.family);
+        let known = self.ports.entry(id.clone()).or_insert_with(|| {
             let balancer = Arc::new(Balancer::new(affinity, DEFAULT_PENALTY));
-            let port = Arc::new(Port::new(id.to_string(), Arc::clone(&balancer) as _, self.shared.limit_per_port));
-            self.shared.directory.insert(self.family, id, &port);
-            let before = self.ports.insert(id.clone(), ServicePort { spec: spec.clone(), port, balancer });
-            if let Some(before) = before {
-                self.lead_to_new(id);
-                self.shared.relay.replace_endpoints(&before.balancer, &[]);
-            }
-        }
-        if let Some(port) = self.ports.get_mut(id) {
-            let addresses: Vec<SocketAddr> =
-                spec.pool.iter().map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port)).collect();
-            self.shared.relay.replace_endpoints(&port.balancer, &addresses);
-            port.spec = spec.clone();
+            let port = Arc::new(Port::new(id.to_string(), Arc::clone(&balancer) as _, shared.limit_per_port));
+            shared.directory.insert(family, id, &port);
+            ServicePort { spec: spec.clone(), port, balancer }
+        });
+        known.balancer.set_affinity(affinity);
+        let addresses: Vec<SocketAddr> =
+            spec.pool.iter().map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port)).collect();
+        self.shared.relay.replace_endpoints(&known.balancer, &addresses);
+        known.spec = spec.clone();
+        self.note_datagrams(id);
+    }
+
+    /// Notes what is behind the listener for datagrams of a service port, if it has one.
+    fn note_datagrams(&self, id: &PortId) {
+        if let (Some(number), Some(port)) = (self.doors.port(&Door::Datagrams(id.clone())), self.ports.get(id)) {
+            self.shared.datagrams.lead(self.family, number, &port.spec.pool);
         }
     }
 
-    /// Leads the routes and the listener of a service port that was replaced to it.
-    fn lead_to_new(&self, id: &PortId) {
-        let Some(ServicePort { port, .. }) = self.ports.get(id) else { return };
-        for ((scope, at), _) in self.routes.iter().filter(|(_, of)| *of == id) {
-            self.table(*scope).insert(destination(*at), Arc::clone(port));
-        }
-        let door = Door::Datagrams(id.clone());
-        if let (Some(listener), Some(number)) = (self.listeners.get(&door), self.doors.port(&door)) {
-            let bind = Bind::Address { address: self.at(number), reuse_port: false };
-            self.shared
-                .relay
-                .add(*listener, Listener { protocol: ferry_relay::Protocol::Udp, bind, port: Arc::clone(port) });
-        }
-    }
-
+    /// Connections of a scope that goes stay while the other one serves: their endpoints do. The last one's have the grace of a
+    /// removed endpoint.
     fn close_port(&mut self, id: &PortId) {
-        if let Some(port) = self.ports.remove(id) {
-            self.shared.directory.remove(self.family, id);
+        let Some(port) = self.ports.remove(id) else { return };
+        self.shared.directory.remove(self.family, id);
+        if !self.ports.contains_key(&PortId { scope: other(id.scope), ..id.clone() }) {
             self.shared.relay.replace_endpoints(&port.balancer, &[]);
+        }
+    }
+
+    /// Leads connections elsewhere. A connection to this scope may have begun before the table changed, and is accepted afterwards:
+    /// it is of the other scope, if that serves the destination.
+    fn unroute(&mut self, scope: Scope, at: FrontendAddr) {
+        self.routes.remove(&(scope, at));
+        let other = self.routes.get(&(other(scope), at)).and_then(|id| self.ports.get(id));
+        match other.map(|port| Arc::clone(&port.port)) {
+            Some(port) => drop(self.table(scope).insert(destination(at), port)),
+            None => self.tables.iter().for_each(|table| drop(table.remove(destination(at)))),
         }
     }
 
@@ -194,13 +206,16 @@ impl RelayLayer {
         let inherited = self.shared.inheritance.bind(&SocketName::Gate(label.clone()), self.at(0), false);
         let binds = match inherited {
             inherited @ Bind::Inherited { .. } => vec![inherited],
-            Bind::Address { .. } | Bind::Open(_) => self.candidates(&label),
+            Bind::Address { .. } | Bind::Open(_) => self.candidates(door.protocol(), &label),
         };
         let mut failure = String::new();
         for bind in binds {
             match self.add(listener, door, &label, bind)? {
                 ListenerState::Open(address) => {
                     self.doors.open(door, address.port());
+                    if let Door::Datagrams(id) = door {
+                        self.note_datagrams(id);
+                    }
                     self.shared.names().insert(listener, label);
                     if let Some(before) = self.listeners.insert(door.clone(), listener) {
                         self.shared.remove(before);
@@ -212,6 +227,13 @@ impl RelayLayer {
             self.shared.relay.remove(listener);
         }
         Err(io::Error::other(failure))
+    }
+
+    fn close_door(&self, door: &Door) {
+        if let (Door::Datagrams(_), Some(number)) = (door, self.doors.port(door)) {
+            self.shared.datagrams.end(self.family, number);
+        }
+        self.doors.close(door);
     }
 
     fn add(&self, listener: ListenerId, door: &Door, label: &str, bind: Bind) -> io::Result<ListenerState> {
@@ -228,22 +250,19 @@ impl RelayLayer {
     }
 
     /// The addresses to listen at, in the order in which they are tried.
-    fn candidates(&self, label: &str) -> Vec<Bind> {
+    fn candidates(&self, protocol: Protocol, label: &str) -> Vec<Bind> {
         let (first, last) = (*self.shared.ports.start(), *self.shared.ports.end());
         let count = u32::from(last - first) + 1;
         let begin = preferred(label) % count;
-        let tries = count.min(PREFERRED_TRIES.into());
-        let preferred = (0..tries).filter_map(|step| u16::try_from(u32::from(first) + (begin + step) % count).ok());
+        let ports = (0..count).filter_map(|step| u16::try_from(u32::from(first) + (begin + step) % count).ok());
+        // Ports that other programs have are few.
+        let free = ports.filter(|port| self.doors.door(protocol, *port).is_none()).take(PREFERRED_TRIES);
         let bind = |port| Bind::Address { address: self.at(port), reuse_port: false };
-        preferred.chain([0]).map(bind).collect()
+        free.chain([0]).map(bind).collect()
     }
 
     fn at(&self, port: u16) -> SocketAddr {
-        let any: IpAddr = match self.family {
-            Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
-            Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        SocketAddr::new(any, port)
+        SocketAddr::new(unspecified(self.family), port)
     }
 
     fn table(&self, scope: Scope) -> &Arc<Routes> {
@@ -254,7 +273,7 @@ impl RelayLayer {
         }
     }
 
-    /// The objects that are there: a listener only while it is open, at the port that elements of the table have.
+    /// The object of a key, if it is there: a listener only while it is open, at the port that is known of it.
     fn object(&self, key: &UserspaceKey, lost: &BTreeSet<Door>) -> Option<UserspaceObject> {
         match key {
             UserspaceKey::Port(id) => {
@@ -351,8 +370,10 @@ impl Kernel<UserspaceObject> for RelayLayer {
         if std::mem::replace(&mut self.listener_errors, errors) == errors {
             return Ok(Drift::default());
         }
-        let lost: Vec<UserspaceKey> = self.lost().into_iter().map(UserspaceKey::Listener).collect();
-        let by_others = (!lost.is_empty()).then_some(Extent::Keys(lost));
+        // Elements have the ports, so that they have to be compared, too.
+        let lost = self.lost();
+        lost.iter().for_each(|door| self.close_door(door));
+        let by_others = (!lost.is_empty()).then_some(Extent::All);
         Ok(Drift { by_proxies: None, by_others })
     }
 
@@ -365,6 +386,21 @@ fn destination(at: FrontendAddr) -> Destination {
     match at {
         FrontendAddr::Vip(address, port) => Destination::Address(address, port),
         FrontendAddr::NodePort(port) => Destination::AnyAddress(port),
+    }
+}
+
+/// The address of a socket for all addresses of the machine.
+pub(crate) const fn unspecified(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
+fn other(scope: Scope) -> Scope {
+    match scope {
+        Scope::Cluster => Scope::Local,
+        Scope::Local => Scope::Cluster,
     }
 }
 

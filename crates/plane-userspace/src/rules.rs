@@ -15,6 +15,8 @@ impl FixedChain {
             Self::NatPrerouting => (Hook::Prerouting, -100),
             Self::NatInput => (Hook::Input, 100),
             Self::NatOutput => (Hook::Output, -100),
+            Self::NatPreroutingLate => (Hook::Prerouting, -90),
+            Self::NatOutputLate => (Hook::Output, -90),
             Self::Reject
             | Self::RelayCluster
             | Self::RelayLocal
@@ -89,22 +91,25 @@ fn chain_rules(
         FixedChain::Services => {
             vec![rule().verdict_map(VIP, FixedSet::ServiceIps), node_port_rule(family, &base.node_ports)]
         }
-        FixedChain::NatPrerouting => {
+        FixedChain::NatPrerouting | FixedChain::NatPreroutingLate => {
             // The first packet of a connection over loopback passes output: what comes to loopback here is from elsewhere.
             let to_loopback = rule().destination_in(loopback(family)).return_it();
             // A local address stays reachable: a node-local DNS cache binds a cluster IP.
             let unknown = rule().address_is_local(FibAddress::Destination, false).jump(FixedChain::Unknown);
-            vec![to_loopback, services, unknown]
+            let unknown = (chain == FixedChain::NatPreroutingLate).then_some(unknown);
+            [to_loopback, services].into_iter().chain(unknown).collect()
         }
-        FixedChain::NatOutput => {
+        // The late chains repeat the lookup: a packet that met a change of the table between two lookups of the first time sees only
+        // the new state here.
+        FixedChain::NatOutput | FixedChain::NatOutputLate => {
             // An endpoint may have an address and a port that lead to the relay, such as a node port's.
             let rule = || rule().unmarked(mark);
             let services = rule().jump(FixedChain::Services);
             let everywhere = base.localhost && base.node_ports == NodePortAddresses::All;
             let to_loopback =
                 rule().destination_in(loopback(family)).verdict_map(NODE_PORT, FixedSet::ServiceNodePorts);
-            let unknown = rule().jump(FixedChain::Unknown);
-            [services].into_iter().chain(everywhere.then_some(to_loopback)).chain([unknown]).collect()
+            let unknown = (chain == FixedChain::NatOutputLate).then(|| rule().jump(FixedChain::Unknown));
+            [services].into_iter().chain(everywhere.then_some(to_loopback)).chain(unknown).collect()
         }
         FixedChain::NatInput => {
             vec![rule().translated().accept(), rule().in_set(NODE_PORT, FixedSet::Listeners).goto(FixedChain::Reject)]

@@ -62,7 +62,11 @@ impl Vocabulary for Userspace {
             | FixedChain::OutsideOnly
             | FixedChain::Unknown
             | FixedChain::Services => 4,
-            FixedChain::NatPrerouting | FixedChain::NatInput | FixedChain::NatOutput => 5,
+            FixedChain::NatPrerouting
+            | FixedChain::NatPreroutingLate
+            | FixedChain::NatInput
+            | FixedChain::NatOutput
+            | FixedChain::NatOutputLate => 5,
         }
     }
 

@@ -17,6 +17,8 @@ pub struct Endpoint {
     /// Until when it stands behind the others, in milliseconds since `created`.
     behind_until: AtomicU64,
     removed: AtomicBool,
+    /// How often it was removed: an end that was put off counts for one of the times only.
+    removals: AtomicU64,
     cut: AtomicBool,
     cut_signal: Notify,
 }
@@ -32,6 +34,7 @@ impl Endpoint {
             created: Instant::now(),
             behind_until: AtomicU64::new(0),
             removed: AtomicBool::new(false),
+            removals: AtomicU64::new(0),
             cut: AtomicBool::new(false),
             cut_signal: Notify::new(),
         }
@@ -54,7 +57,29 @@ impl Endpoint {
 
     /// Marks the endpoint as removed; its connections live on.
     pub fn remove(&self) {
+        self.removals.fetch_add(1, Ordering::Relaxed);
         self.removed.store(true, Ordering::Release);
+    }
+
+    /// The port has it again, before its connections were cut. Returns false if they were: then it stays as it is.
+    pub(crate) fn restore(&self) -> bool {
+        if self.cut.load(Ordering::Acquire) {
+            return false;
+        }
+        self.removed.store(false, Ordering::Release);
+        true
+    }
+
+    /// The number of its removals so far.
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals.load(Ordering::Relaxed)
+    }
+
+    /// Cuts it if it is still removed, since the removal of this number.
+    pub(crate) fn cut_if_gone_since(&self, removals: u64) {
+        if self.is_removed() && self.removals() == removals {
+            self.cut();
+        }
     }
 
     /// Resets its connections and ends its associations.

@@ -206,12 +206,13 @@ impl Relay {
         }
     }
 
-    /// Resets the connections of removed endpoints that still exist after this time.
+    /// Resets the connections of removed endpoints that still exist after this time, unless the endpoint has come back.
     pub fn cut_after(&self, removed: Vec<Arc<Endpoint>>, time: Duration) {
         if let Some(worker) = self.workers.first().filter(|_| !removed.is_empty()) {
+            let removed: Vec<_> = removed.into_iter().map(|endpoint| (endpoint.removals(), endpoint)).collect();
             worker.runtime.spawn(async move {
                 tokio::time::sleep(time).await;
-                removed.iter().for_each(|endpoint| endpoint.cut());
+                removed.iter().for_each(|(removals, endpoint)| endpoint.cut_if_gone_since(*removals));
             });
         }
     }

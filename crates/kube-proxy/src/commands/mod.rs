@@ -19,6 +19,7 @@ use crate::app::{self, RunOptions};
 use crate::cli::{self, Flags, Request};
 use crate::logging;
 use crate::planes::InheritedSockets;
+use crate::platform::supervisor;
 
 pub use config::{Configured, complete};
 
@@ -86,6 +87,7 @@ fn dispatch(flags: &Flags) -> anyhow::Result<()> {
     }
     // Before the kubeconfig is read: what changes meanwhile is a change.
     let reload = reload::of(flags, &configured);
+    supervisor::forget(sockets.iter().map(|(name, _)| name.as_str()));
     let options = RunOptions { sockets: InheritedSockets::new(sockets), ..inputs::options(&configured)? };
     app::run(options, inputs::origin(&configured)?, reload, objects)
 }

@@ -9,11 +9,12 @@ use ferry_api::object::{Family, Protocol};
 use ferry_kernel::clock::processor_time;
 use ferry_kernel::conntrack::{DELETIONS_PER_SEND, Entry, Error, Socket};
 use ferry_kernel::memory;
-use ferry_model::{PerFamily, ReplyOwner};
+use ferry_model::PerFamily;
 
 use super::matcher::{Matcher, Patience, Verdict, frontends, need_local_addresses, protocols};
 use super::pace::Pace;
 use super::queue::Rules;
+use super::replies::Replies;
 use super::reports::FlowReports;
 use super::table::ConntrackTable;
 use super::unanswered::{Unanswered, UnansweredFlow, WATCHED, WatchError};
@@ -33,7 +34,7 @@ pub struct Cleaner {
     metrics: Arc<Metrics>,
     /// names of devices whose addresses don't count as the node's
     own_devices: Vec<&'static str>,
-    replies: ReplyOwner,
+    replies: Replies,
     pace: Pace,
     /// from one pass to the next: when a socket of netfilter is closed, the kernel keeps the lock of all commits of nf_tables
     /// until what the last one has removed is freed, which takes a grace period of RCU. After a failure it is opened anew
@@ -63,7 +64,7 @@ struct CleanerPass<'a> {
     reports: &'a FlowReports,
     family: Family,
     rules: Rules,
-    replies: ReplyOwner,
+    replies: Replies,
     local: Vec<IpAddr>,
     own_devices: &'a [&'static str],
     table: &'a mut dyn ConntrackTable,
@@ -90,7 +91,7 @@ impl Cleaner {
         reports: Arc<FlowReports>,
         metrics: Arc<Metrics>,
         own_devices: Vec<&'static str>,
-        replies: ReplyOwner,
+        replies: Replies,
     ) -> Self {
         let pace = Pace::new(Instant::now());
         let unanswered = PerFamily::default();
@@ -162,7 +163,7 @@ impl Cleaner {
                 reports: &self.reports,
                 family,
                 rules,
-                replies: self.replies,
+                replies: self.replies.clone(),
                 local: Vec::new(),
                 own_devices: &self.own_devices,
                 table: &mut table,
@@ -222,7 +223,7 @@ impl CleanerPass<'_> {
     }
 
     fn list_local_addresses(&mut self) -> Result<(), PassError> {
-        if need_local_addresses(&self.rules, self.replies) {
+        if need_local_addresses(&self.rules, self.replies.owner) {
             self.local = self.table.local_addresses(self.own_devices).map_err(PassError::Addresses)?;
         }
         Ok(())
@@ -293,7 +294,7 @@ impl CleanerPass<'_> {
     }
 
     fn matcher(&self, protocol: Protocol, patience: Patience) -> Matcher {
-        Matcher::new((self.family, protocol), &self.rules, (&self.local, self.replies), patience)
+        Matcher::new((self.family, protocol), &self.rules, (&self.local, &self.replies), patience)
     }
 }
 

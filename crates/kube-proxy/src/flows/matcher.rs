@@ -11,6 +11,7 @@ use ferry_model::state::{Endpoint, FrontendAddr, NodePortAddresses, Pool};
 use ferry_model::{Flow, ReplyOwner, RightFlows};
 
 use super::queue::{FlowKey, Rules};
+use super::replies::Replies;
 
 /// From this number of endpoints on, a hash set is used.
 const MANY: usize = 16;
@@ -31,7 +32,7 @@ pub(super) struct Matcher {
     /// loopback does too
     localhost: bool,
     patience: Patience,
-    replies: ReplyOwner,
+    replies: Replies,
     /// addresses of this machine, without those of loopback
     local: HashSet<IpAddr>,
 }
@@ -85,7 +86,7 @@ impl Matcher {
     pub(super) fn new(
         (family, protocol): (Family, Protocol),
         rules: &Rules,
-        (local, replies): (&[IpAddr], ReplyOwner),
+        (local, replies): (&[IpAddr], &Replies),
         patience: Patience,
     ) -> Self {
         let mut matcher = Self {
@@ -101,7 +102,7 @@ impl Matcher {
             left_nodes: HashSet::new(),
             localhost: rules.localhost && rules.node_ports == NodePortAddresses::All,
             patience,
-            replies,
+            replies: replies.clone(),
             local: local.iter().copied().collect(),
         };
         matcher.left_nodes = local.iter().filter(|address| !matcher.nodes.contains(address)).copied().collect();
@@ -171,10 +172,12 @@ impl Matcher {
             return Verdict::Right;
         }
         let flow = self.flow(entry);
-        if self.replies.keeps(&flow, |address| address.is_loopback() || self.local.contains(&address)) {
+        let is_ours = |address: IpAddr| address.is_loopback() || self.local.contains(&address);
+        if self.replies.owner.is_answered_by_proxy(&flow, is_ours) {
             let rule = at_address.filter(|rule| !rule.is_of_nobody()).or_else(at_port).or(at_address).or_else(left);
-            // Where nothing leads to the proxy any more, the entry still does.
-            return if rule.is_none_or(Rule::serves) { Verdict::Right } else { Verdict::Stale };
+            // Where nothing leads to this listener any more, the entry still does.
+            let is_right = rule.is_none_or(|rule| self.leads_by_proxy(rule, &flow));
+            return if is_right { Verdict::Right } else { Verdict::Stale };
         }
         match at_address {
             // New flows find the node port, if there is one.
@@ -185,6 +188,16 @@ impl Matcher {
             Some(rule) if !rule.is_of_nobody() => rule.judge(&flow),
             at_address => at_port().or(at_address).or_else(left).map_or(Verdict::Right, |rule| rule.judge(&flow)),
         }
+    }
+
+    /// True if the listener that answers this flow leads to some endpoint of the rule.
+    fn leads_by_proxy(&self, rule: &Rule, flow: &Flow) -> bool {
+        let Some(behind) = &self.replies.behind else { return rule.serves() };
+        let allows = |endpoint: &Endpoint| {
+            let answers_from = SocketAddr::new(endpoint.address, endpoint.port);
+            rule.right.allows(&Flow { answers_from, ..*flow })
+        };
+        behind(self.family, flow.answers_from.port()).is_some_and(|endpoints| endpoints.iter().any(allows))
     }
 
     fn flow(&self, entry: &Entry) -> Flow {

@@ -12,6 +12,7 @@ mod cleaner;
 mod matcher;
 mod pace;
 mod queue;
+mod replies;
 mod reports;
 mod table;
 #[cfg(test)]
@@ -19,4 +20,5 @@ pub(crate) mod testing;
 mod unanswered;
 
 pub use cleaner::Cleaner;
+pub use replies::{Behind, Replies};
 pub use reports::{FlowObserver, FlowReports};

@@ -141,13 +141,7 @@ const OF_PORT: &[PortSeries] = &[
     PortSeries { row: RETRIES, read: |port| vec![(None, port.retries)] },
     PortSeries {
         row: REFUSED,
-        read: |port| {
-            vec![
-                (Some("no_endpoint"), port.refused_without_endpoint),
-                (Some("source"), port.refused_sources),
-                (Some("limit"), port.refused_at_limit),
-            ]
-        },
+        read: |port| vec![(Some("no_endpoint"), port.refused_without_endpoint), (Some("limit"), port.refused_at_limit)],
     },
     PortSeries {
         row: BYTES,

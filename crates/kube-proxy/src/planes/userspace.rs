@@ -9,10 +9,11 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, ensure};
 use ferry_api::config::{KubeProxyConfiguration, MODE_USERSPACE, PortRange, WAY_BIND};
 use ferry_api::object::Family;
-use ferry_model::Profile;
+use ferry_model::{Endpoint, Profile};
 use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
 use ferry_plane_userspace::{
-    Config, Directory, Inheritance, Readings, Relay, Removal, SharedRelay, UserspaceCommitLock, Worker, raise_limit,
+    Config, Datagrams, Directory, Inheritance, Readings, Relay, Removal, SharedRelay, UserspaceCommitLock, Worker,
+    raise_limit,
 };
 
 use super::nftables::TABLE;
@@ -73,19 +74,27 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         families,
         metrics: Box::new(move |registry| UserspaceMetrics::register(readings, registry)),
         domains: OWN,
-        serving: Some(Arc::new(Relaying { shared, patience })),
+        serving: Some(Arc::new(OwnRelay { shared, patience })),
     })
 }
 
 /// The relay of this process.
-struct Relaying {
+struct OwnRelay {
     shared: SharedRelay,
     patience: Duration,
 }
 
-impl Serving for Relaying {
+impl Serving for OwnRelay {
     fn sockets(&self) -> io::Result<Vec<(String, OwnedFd)>> {
         self.shared.sockets()
+    }
+
+    fn endpoints_of_datagrams(&self, family: Family, port: u16) -> Option<Arc<[Endpoint]>> {
+        self.shared.datagrams.endpoints(family, port)
+    }
+
+    fn settled(&self, family: Family) {
+        self.shared.forget_inherited(family);
     }
 
     fn end(&self, within: Duration) -> usize {
@@ -137,6 +146,7 @@ fn shared(opening: &Opening<'_>, relay: Relay) -> anyhow::Result<SharedRelay> {
         next_listener: Arc::default(),
         names: Arc::default(),
         directory: Directory::default(),
+        datagrams: Datagrams::default(),
     })
 }
 

@@ -47,6 +47,13 @@ pub fn keep(sockets: &[(String, OwnedFd)]) {
     }
 }
 
+/// Has the service manager forget the sockets of these names, which this run has: what it closes must not stay open there.
+pub fn forget<'a>(names: impl IntoIterator<Item = &'a str>) {
+    for name in names {
+        notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
+    }
+}
+
 /// Notifies that the program ends.
 pub fn stopping() {
     notify(&[NotifyState::Stopping]);

@@ -166,7 +166,11 @@ fn replace(changed: &str, text: Option<&str>, rest: &Rest<'_>, sockets: Vec<(Str
         return anyhow!("the program ends, and has not started anew");
     }
     let error = match handed_over(text, rest.objects.as_ref(), sockets) {
-        Ok(handed) => process::replace(&std::env::args_os().collect::<Vec<_>>(), &handed),
+        Ok(handed) => {
+            let error = process::replace(&std::env::args_os().collect::<Vec<_>>(), &handed);
+            supervisor::keep(&handed.sockets);
+            error
+        }
         Err(error) => error,
     };
     anyhow::Error::new(error).context("the changed configuration needs a restart: the program can't execute itself")

@@ -185,10 +185,10 @@ fn flows_that_the_proxy_answers_are_its_own() {
     for protocol in Protocol::ALL {
         for (answers_from, own) in [(NODE, true), ("127.0.0.1:40000", true), (A, false), (VIP, false)] {
             let flow = flow(protocol, answers_from, true);
-            assert_eq!(ReplyOwner::Proxy.keeps(&flow, is_local), own, "{answers_from}");
-            assert!(!ReplyOwner::Endpoint.keeps(&flow, is_local), "an endpoint may be on this machine");
+            assert_eq!(ReplyOwner::Proxy.is_answered_by_proxy(&flow, is_local), own, "{answers_from}");
+            assert!(!ReplyOwner::Endpoint.is_answered_by_proxy(&flow, is_local), "an endpoint may be on this machine");
         }
         let untranslated = Flow { destination: address(NODE), ..flow(protocol, NODE, false) };
-        assert!(!ReplyOwner::Proxy.keeps(&untranslated, is_local), "no rule has led it to the proxy");
+        assert!(!ReplyOwner::Proxy.is_answered_by_proxy(&untranslated, is_local), "no rule has led it to the proxy");
     }
 }

@@ -8,7 +8,7 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use crate::choose::{Choice, Choose, MAX_TRIES};
@@ -22,8 +22,10 @@ pub const DEFAULT_PENALTY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Balancer {
     endpoints: RwLock<Arc<[Arc<Endpoint>]>>,
+    /// Endpoints that were removed, while connections hold them: one that comes back is the same.
+    gone: Mutex<HashMap<SocketAddr, Weak<Endpoint>>>,
     next: AtomicUsize,
-    affinity: Option<AffinityMap>,
+    affinity: RwLock<Option<(Duration, Arc<AffinityMap>)>>,
     penalty: Duration,
 }
 
@@ -35,10 +37,24 @@ impl Balancer {
     pub fn new(affinity: Option<Duration>, penalty: Duration) -> Self {
         Self {
             endpoints: RwLock::new(Arc::new([])),
+            gone: Mutex::default(),
             next: AtomicUsize::new(0),
-            affinity: affinity.map(AffinityMap::new),
+            affinity: RwLock::new(affinity.map(|timeout| (timeout, Arc::new(AffinityMap::new(timeout))))),
             penalty,
         }
+    }
+
+    /// Replaces the timeout of session affinity. Records of clients begin anew with another one.
+    pub fn set_affinity(&self, timeout: Option<Duration>) {
+        let mut affinity = self.affinity.write().unwrap_or_else(PoisonError::into_inner);
+        if affinity.as_ref().map(|(timeout, _)| *timeout) != timeout {
+            *affinity = timeout.map(|timeout| (timeout, Arc::new(AffinityMap::new(timeout))));
+        }
+    }
+
+    fn affinity(&self) -> Option<Arc<AffinityMap>> {
+        let affinity = self.affinity.read().unwrap_or_else(PoisonError::into_inner);
+        affinity.as_ref().map(|(_, map)| Arc::clone(map))
     }
 
     /// The endpoints in their order.
@@ -56,14 +72,25 @@ impl Balancer {
         let mut present = HashSet::with_capacity(addresses.len());
         for &address in addresses {
             if present.insert(address) {
-                after.push(before.remove(&address).unwrap_or_else(|| Arc::new(Endpoint::new(address))));
+                let known = before.remove(&address).or_else(|| self.come_back(address));
+                after.push(known.unwrap_or_else(|| Arc::new(Endpoint::new(address))));
             }
         }
         *current = after.into();
-        for endpoint in before.values() {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        gone.retain(|_, endpoint| endpoint.strong_count() > 0);
+        for (address, endpoint) in &before {
             endpoint.remove();
+            gone.insert(*address, Arc::downgrade(endpoint));
         }
+        drop(gone);
         before.into_values().collect()
+    }
+
+    /// The endpoint of this address that was removed, if connections still hold it.
+    fn come_back(&self, address: SocketAddr) -> Option<Arc<Endpoint>> {
+        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner).remove(&address)?;
+        gone.upgrade().filter(|endpoint| endpoint.restore())
     }
 }
 
@@ -71,7 +98,7 @@ impl Choose for Balancer {
     fn choose(&self, client: IpAddr, now: Instant) -> Choice {
         let endpoints = self.endpoints();
         let mut choice = Choice::default();
-        let recorded = self.affinity.as_ref().and_then(|map| map.endpoint(client, now));
+        let recorded = self.affinity().and_then(|map| map.endpoint(client, now));
         // A client with a record takes no turn from the others.
         let turn = match recorded.filter(|endpoint| !endpoint.is_behind(now)) {
             Some(endpoint) => {
@@ -104,14 +131,14 @@ impl Choose for Balancer {
     }
 
     fn connected(&self, client: IpAddr, endpoint: &Arc<Endpoint>, now: Instant) {
-        if let Some(map) = &self.affinity {
+        if let Some(map) = self.affinity() {
             map.record(client, endpoint, now);
         }
     }
 
     fn failed(&self, client: IpAddr, endpoint: &Arc<Endpoint>, now: Instant) {
         endpoint.put_behind(now, self.penalty);
-        if let Some(map) = &self.affinity {
+        if let Some(map) = self.affinity() {
             map.forget(client, endpoint);
         }
     }

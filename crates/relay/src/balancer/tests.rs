@@ -112,3 +112,39 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_endpoint_that_comes_back_is_the_same_and_is_not_cut() {
+    let balancer = Balancer::new(None, DEFAULT_PENALTY);
+    let at: SocketAddr = ([192, 0, 2, 1], 80).into();
+    balancer.replace(&[at]);
+    let held = Arc::clone(&balancer.endpoints()[0]);
+    balancer.replace(&[]);
+    let removals = held.removals();
+    assert!(held.is_removed());
+    balancer.replace(&[at]);
+    assert!(Arc::ptr_eq(&held, &balancer.endpoints()[0]) && !held.is_removed());
+    held.cut_if_gone_since(removals);
+    balancer.replace(&[]);
+    held.cut_if_gone_since(removals);
+    balancer.replace(&[at]);
+    assert!(Arc::ptr_eq(&held, &balancer.endpoints()[0]), "each put-off end is about one removal");
+    balancer.replace(&[]);
+    held.cut_if_gone_since(held.removals());
+    balancer.replace(&[at]);
+    assert!(!Arc::ptr_eq(&held, &balancer.endpoints()[0]), "one that was cut is gone");
+}
+
+#[test]
+fn another_timeout_of_affinity_begins_anew_and_the_same_one_does_not() {
+    let (balancer, client, now) =
+        (Balancer::new(Some(Duration::from_secs(60)), DEFAULT_PENALTY), [10, 0, 0, 1].into(), Instant::now());
+    balancer.replace(&[([192, 0, 2, 1], 80).into(), ([192, 0, 2, 2], 80).into()]);
+    let second = Arc::clone(&balancer.endpoints()[1]);
+    balancer.connected(client, &second, now);
+    let first = |balancer: &Balancer| Arc::clone(balancer.choose(client, now).endpoints().next().unwrap());
+    balancer.set_affinity(Some(Duration::from_secs(60)));
+    assert!(Arc::ptr_eq(&first(&balancer), &second) && Arc::ptr_eq(&first(&balancer), &second));
+    balancer.set_affinity(None);
+    assert!(!Arc::ptr_eq(&first(&balancer), &first(&balancer)), "turns again");
+}

@@ -157,8 +157,7 @@ fn values_are_checked() {
         ("userspaceWay: redirect\nuserspaceTerminationGracePeriod: 0s\nuserspaceDrainTimeout: 0s", ""),
         (
             "userspaceWay: magic",
-            "userspaceWay: Invalid value: \"magic\": must be redirect, bind or empty (empty means the first of them that this \
-             machine can)",
+            "userspaceWay: Invalid value: \"magic\": must be redirect, bind or empty (empty means redirect)",
         ),
         (
             "userspaceUDPTimeout: 0s",

@@ -151,7 +151,7 @@ fn pass_by(
         reports,
         family: Family::V4,
         rules,
-        replies: ReplyOwner::Endpoint,
+        replies: ferry_model::ReplyOwner::Endpoint.into(),
         local: Vec::new(),
         own_devices: &[],
         table,
@@ -404,7 +404,12 @@ fn what_an_interrupted_list_brought_is_removed_and_the_list_made_again() {
 
 #[test]
 fn an_error_is_logged_once_until_it_changes() {
-    let mut cleaner = Cleaner::new(Arc::default(), Arc::new(Metrics::new().unwrap()), Vec::new(), ReplyOwner::Endpoint);
+    let mut cleaner = Cleaner::new(
+        Arc::default(),
+        Arc::new(Metrics::new().unwrap()),
+        Vec::new(),
+        ferry_model::ReplyOwner::Endpoint.into(),
+    );
     let mut says = |error: Option<i32>| {
         let failure = error.map(|number| PassError::Table(io::Error::from_raw_os_error(number).into()));
         crate::logging::logged(4, || cleaner.log(Family::V4, failure))

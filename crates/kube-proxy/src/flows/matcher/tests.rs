@@ -65,7 +65,7 @@ const LOCAL: &[&str] = &["192.0.2.1", "192.0.2.2"];
 
 fn matcher(protocol: Protocol, rules: &Rules) -> Matcher {
     let local: Vec<IpAddr> = LOCAL.iter().map(|text| text.parse().unwrap()).collect();
-    Matcher::new((Family::V4, protocol), rules, (&local, ReplyOwner::Endpoint), Patience::FirstCheck)
+    Matcher::new((Family::V4, protocol), rules, (&local, &ReplyOwner::Endpoint.into()), Patience::FirstCheck)
 }
 
 #[test]
@@ -288,8 +288,12 @@ fn node_ports_leave_the_local_addresses_that_are_not_listed() {
             queue.done();
             let rules = queue.take(now + AGAIN);
             assert!(need_local_addresses(&rules, ReplyOwner::Endpoint) || !leaves);
-            let matcher =
-                Matcher::new((Family::V4, protocol), &rules, (&local, ReplyOwner::Endpoint), Patience::FirstCheck);
+            let matcher = Matcher::new(
+                (Family::V4, protocol),
+                &rules,
+                (&local, &ReplyOwner::Endpoint.into()),
+                Patience::FirstCheck,
+            );
             let is_wrong = |to: &str, endpoint: &str| {
                 let entry = entry(protocol, "10.0.0.9:4000", to, endpoint);
                 assert!(matcher.filter().matches(&entry), "{entry:?}");
@@ -312,8 +316,9 @@ fn what_the_proxy_answers_is_left_alone_while_a_frontend_leads_to_it() {
     let rules = rules(&NodePortAddresses::All, &[pooled, gone, refusing]);
     assert!(need_local_addresses(&rules, ReplyOwner::Proxy));
     let local: Vec<IpAddr> = LOCAL.iter().map(|text| text.parse().unwrap()).collect();
-    let [of_endpoints, of_proxy] = [ReplyOwner::Endpoint, ReplyOwner::Proxy]
-        .map(|replies| Matcher::new((Family::V4, Protocol::Udp), &rules, (&local, replies), Patience::FirstCheck));
+    let [of_endpoints, of_proxy] = [ReplyOwner::Endpoint, ReplyOwner::Proxy].map(|replies| {
+        Matcher::new((Family::V4, Protocol::Udp), &rules, (&local, &replies.into()), Patience::FirstCheck)
+    });
     for (to, answers_from, wrong_by_rules, wrong) in [
         ("10.96.0.1:53", "192.0.2.1:40000", true, false),
         ("10.96.0.1:53", "127.0.0.1:40000", true, false),
@@ -330,5 +335,30 @@ fn what_the_proxy_answers_is_left_alone_while_a_frontend_leads_to_it() {
         let entry = udp(to, answers_from);
         assert_eq!(of_endpoints.is_wrong(&entry), wrong_by_rules, "{to} {answers_from}");
         assert_eq!(of_proxy.is_wrong(&entry), wrong, "{to} {answers_from}");
+    }
+}
+
+#[test]
+fn a_listener_that_leads_to_other_endpoints_has_stale_flows() {
+    let rules = rules(&NodePortAddresses::All, &[(Protocol::Udp, vip("10.96.0.1:53"), to(&["10.1.0.1:53"]))]);
+    let local: Vec<IpAddr> = LOCAL.iter().map(|text| text.parse().unwrap()).collect();
+    let behind = |_: Family, port: u16| {
+        let endpoint = |text: &str| {
+            let at: SocketAddr = text.parse().unwrap();
+            Endpoint { address: at.ip(), port: at.port() }
+        };
+        let own: Arc<[Endpoint]> = [endpoint("10.1.0.9:53"), endpoint("10.1.0.1:53")].into();
+        match port {
+            61_000 => Some(own),
+            61_001 => Some([endpoint("10.1.0.2:53")].into()),
+            61_002 => Some([].into()),
+            _ => None,
+        }
+    };
+    let replies = Replies { owner: ReplyOwner::Proxy, behind: Some(Arc::new(behind)) };
+    let matcher = Matcher::new((Family::V4, Protocol::Udp), &rules, (&local, &replies), Patience::FirstCheck);
+    for (port, wrong) in [(61_000, false), (61_001, true), (61_002, true), (61_003, true)] {
+        let entry = udp("10.96.0.1:53", &format!("192.0.2.1:{port}"));
+        assert_eq!(matcher.is_wrong(&entry), wrong, "{port}");
     }
 }

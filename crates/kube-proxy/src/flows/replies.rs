@@ -1,0 +1,34 @@
+//! The sender of the replies of translated flows in the mode that runs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ferry_api::object::Family;
+use ferry_model::ReplyOwner;
+use ferry_model::state::Endpoint;
+
+/// The endpoints to which the proxy's listener at a port of UDP leads in a family; `None` without such a listener.
+pub type Behind = dyn Fn(Family, u16) -> Option<Arc<[Endpoint]>> + Send + Sync;
+
+/// Who answers flows, and what is behind the proxy's own listeners.
+#[derive(Clone)]
+pub struct Replies {
+    /// the sender
+    pub owner: ReplyOwner,
+    /// known in a mode that relays
+    pub behind: Option<Arc<Behind>>,
+}
+
+// === impl Replies ===
+
+impl From<ReplyOwner> for Replies {
+    fn from(owner: ReplyOwner) -> Self {
+        Self { owner, behind: None }
+    }
+}
+
+impl fmt::Debug for Replies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replies").field("owner", &self.owner).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,34 @@
+//! The endpoints behind each UDP listener, by which stale entries of connection tracking are recognised.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ferry_api::object::Family;
+use ferry_model::Endpoint;
+
+/// What is behind the UDP listeners: engines note it, the cleaner of flows reads it.
+#[derive(Clone, Debug, Default)]
+pub struct Datagrams(Arc<Mutex<Behind>>);
+
+type Behind = HashMap<(Family, u16), Arc<[Endpoint]>>;
+
+// === impl Datagrams ===
+
+impl Datagrams {
+    /// The endpoints of the listener at this port; `None` if there is none.
+    pub fn endpoints(&self, family: Family, port: u16) -> Option<Arc<[Endpoint]>> {
+        self.lock().get(&(family, port)).cloned()
+    }
+
+    pub(crate) fn lead(&self, family: Family, port: u16, to: &Arc<[Endpoint]>) {
+        self.lock().insert((family, port), Arc::clone(to));
+    }
+
+    pub(crate) fn end(&self, family: Family, port: u16) {
+        self.lock().remove(&(family, port));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Behind> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
