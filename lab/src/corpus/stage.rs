@@ -234,7 +234,7 @@ impl<'a> Corpus<'a> {
             }
         }
         // the zone may have come after the commit that served the marker
-        running.proxy.wait_for("the end of the commit", |proxy| is_idle(&proxy.log()));
+        running.proxy.wait_for("the end of the commit", |proxy| is_idle(&proxy.log_end()));
     }
 
     fn start(&self, config: &str, knows: Knows) -> Running<'a> {
@@ -263,7 +263,7 @@ impl<'a> Corpus<'a> {
         let Some(running) = &mut self.proxy else { return };
         if let Objects::Server(..) = &self.objects {
             // Services and slices arrive one by one, in more than one commit, and those of the marker last.
-            running.proxy.wait_for("the end of the commit", |proxy| is_idle(&proxy.log()));
+            running.proxy.wait_for("the end of the commit", |proxy| is_idle(&proxy.log_end()));
         } else {
             running.proxy.wait_for("the end of the commit", |proxy| {
                 Family::ALL.into_iter().all(|family| {
