@@ -172,7 +172,11 @@ impl<'a> Corpus<'a> {
                 section.extend(more);
             }
         }
-        section.insert("minSyncPeriod".to_owned(), json!("1ms"));
+        let pause = std::env::var("FERRY_UPSTREAM_PAUSE").ok().filter(|_| matches!(self.objects, Objects::Server(..)));
+        if pause.is_some() {
+            section.insert("syncPeriod".to_owned(), json!("1h"));
+        }
+        section.insert("minSyncPeriod".to_owned(), json!(pause.as_deref().unwrap_or("1ms")));
         fields.insert(self.mode.section.to_owned(), Value::Object(section));
         fields.insert("mode".to_owned(), json!(self.mode.name));
         fields.entry("hostnameOverride").or_insert(json!(NODE_NAME));
