@@ -1,7 +1,7 @@
 //! Runs the built executable as a child process in a namespace of the lab.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -24,6 +24,11 @@ const METRICS: u16 = 10249;
 const HEALTHZ: u16 = 10256;
 /// Time limit for reactions of the proxy, which normally take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Pause between two looks at a condition. On a slow machine it is longer, and looks take a part of the time only, since its only
+/// processor has to do what they wait for.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Bytes of [`Proxy::log_end`].
+const END_BYTES: i64 = 32_768;
 
 /// A running proxy; killed when dropped.
 pub struct Proxy<'a> {
@@ -147,18 +152,33 @@ impl<'a> Proxy<'a> {
     /// If it doesn't hold in time, or the process ends before; with the log.
     pub fn wait_for(&mut self, what: &str, mut is_there: impl FnMut(&Self) -> bool) {
         let start = Instant::now();
-        while !is_there(self) {
+        loop {
+            let begun = Instant::now();
+            if is_there(self) {
+                return;
+            }
+            let look = begun.elapsed();
             if let Some(status) = self.child.try_wait().expect("asking for a child's state") {
                 panic!("the proxy ended ({status}) before {what}\n{}", self.log());
             }
             assert!(start.elapsed() < slowly(PATIENCE), "no {what} after {:?}\n{}", start.elapsed(), self.log());
-            thread::sleep(Duration::from_millis(2));
+            thread::sleep(slowly(PAUSE + look).saturating_sub(look));
         }
     }
 
     /// True while the process runs.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("asking for a child's state").is_none()
+    }
+
+    /// The end of its standard error so far, some tens of kilobytes.
+    pub fn log_end(&self) -> String {
+        let mut file = File::open(&self.log).expect("opening the log");
+        // fails in a shorter file, which is read whole
+        let _ = file.seek(SeekFrom::End(-END_BYTES));
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).expect("reading the log");
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Its standard error so far.

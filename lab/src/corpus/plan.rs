@@ -23,6 +23,7 @@ pub(super) struct Decided {
     remembers: Remembers,
     families: [(Family, BaseState, Vec<ServiceState>); 2],
     written: BTreeSet<(SocketAddr, Protocol)>,
+    listed: BTreeSet<(Protocol, SocketAddr)>,
     pinged: PingAnswer,
     beside_upstream: bool,
 }
@@ -101,7 +102,10 @@ impl Decided {
         });
         let pinged = if profile.binds_addresses { PingAnswer::Echo } else { PingAnswer::Refusal };
         let (profile, remembers) = (mode.profile, mode.remembers);
-        Self { contexts, families, profile, remembers, written: written(&store), pinged, beside_upstream: false }
+        let mut listed = listed(&store);
+        listed.retain(|(_, at)| !is_special(at.ip()) && addresses.owner(at.ip()) != Place::Node);
+        let written = written(&store);
+        Self { contexts, families, profile, remembers, written, listed, pinged, beside_upstream: false }
     }
 
     /// The same beside upstream's proxy, which refuses pings to service addresses in each mode. Connections that it treats
@@ -110,11 +114,13 @@ impl Decided {
         Self { pinged: PingAnswer::Refusal, beside_upstream: true, ..self }
     }
 
-    /// Endpoints of all pools: each needs a server.
+    /// Endpoints of all pools: each needs a server. And those in no pool, on other machines: a connection that reaches one by
+    /// mistake gets its name, rather than nothing.
     pub(super) fn endpoints(&self) -> BTreeSet<(Protocol, SocketAddr)> {
         let states = self.families.iter().flat_map(|(_, _, states)| states);
         let ports = states.flat_map(|state| &state.ports);
-        ports.flat_map(|port| endpoints(port).into_iter().map(|at| (port.protocol, at))).collect()
+        let in_pools = ports.flat_map(|port| endpoints(port).into_iter().map(|at| (port.protocol, at)));
+        in_pools.chain(self.listed.iter().copied()).collect()
     }
 
     /// Every connection to try.
@@ -255,6 +261,21 @@ pub fn written(store: &Store) -> BTreeSet<(SocketAddr, Protocol)> {
         }
     }
     written
+}
+
+/// Every endpoint of every Service's slices with each of the slice's ports, in a pool or not.
+fn listed(store: &Store) -> BTreeSet<(Protocol, SocketAddr)> {
+    let mut listed = BTreeSet::new();
+    for slice in store.service_names().flat_map(|name| store.objects(name).slices) {
+        let ports = slice.ports.iter();
+        let ports: Vec<(Protocol, u16)> = ports
+            .filter_map(|port| Some((*port.protocol.as_ref().ok()?, *port.port.as_ref()?.as_ref().ok()?)))
+            .collect();
+        for endpoint in &slice.endpoints {
+            listed.extend(ports.iter().map(|(protocol, port)| (*protocol, SocketAddr::new(endpoint.address, *port))));
+        }
+    }
+    listed
 }
 
 /// Every frontend with its own protocol and with others, undefined ports, and addresses of no service.

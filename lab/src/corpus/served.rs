@@ -14,6 +14,9 @@ pub struct ObjectServer {
     held: BTreeSet<(Kind, String)>,
 }
 
+/// The label of a Node with its zone, as a JSON pointer.
+const ZONE: &str = "/metadata/labels/topology.kubernetes.io~1zone";
+
 // === impl ObjectServer ===
 
 impl ObjectServer {
@@ -39,9 +42,14 @@ impl ObjectServer {
         self.held = held;
     }
 
-    /// Replaces the marker's objects alone.
-    pub(super) fn mark(&self, marker: &str) {
-        self.load(decoded(marker));
+    /// Writes the manifest's Nodes that have a zone, with this one instead, or with their own.
+    pub(super) fn move_nodes(&self, manifest: &str, zone: Option<&str>) {
+        let mut nodes = decoded(manifest);
+        nodes.retain(|(kind, node)| *kind == Kind::Node && node.pointer(ZONE).is_some());
+        for (label, zone) in nodes.iter_mut().filter_map(|(_, node)| Some((node.pointer_mut(ZONE)?, zone?))) {
+            *label = json!(zone);
+        }
+        self.load(nodes);
     }
 
     fn load(&self, objects: Vec<(Kind, Value)>) {

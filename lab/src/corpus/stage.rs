@@ -67,6 +67,12 @@ const LOGGED: usize = 15;
 /// Cluster IPs of the marker service, whose port identifies the objects in force: incremented with each replacement.
 const MARKER: [&str; 2] = ["10.96.255.250", "fd00:10:96::fffa"];
 const MARKER_PORTS: u16 = 20_000;
+/// Upstream's message about new labels of the Node.
+const LABELS: &str = "] \"Updated proxier node topology labels\"";
+/// The end of upstream's message about a completed commit, whose first letter differs between modes.
+const COMPLETE: &str = "yncProxyRules complete\"";
+/// A zone that no case assigns.
+const ANOTHER_ZONE: &str = "zone-of-lab";
 /// The marker's endpoints, on pod-b.
 const MARKER_ENDPOINTS: [&str; 2] = ["10.244.1.200:9", "[fd00:10:244:1:8000::200]:9"];
 
@@ -118,7 +124,10 @@ impl<'a> Corpus<'a> {
         // upstream keeps the addresses that its Node had at its start
         let start = if let Objects::Server(..) = self.objects { format!("{:?}", store.node()) } else { String::new() };
         let facts = store.node().map(facts).unwrap_or_default();
-        self.put((&config, Knows { start, facts }), &addresses, &manifest);
+        let is_new = self.put((&config, Knows { start, facts }), &addresses, &manifest);
+        if let Some(zone) = store.node().and_then(|node| node.zone.as_deref()).filter(|_| is_new) {
+            self.teach_zone(&manifest, zone);
+        }
         let mut decided = Decided::new(&settings, &store, &self.mode, &addresses);
         if let Objects::Server(..) = self.objects {
             decided = decided.of_upstream();
@@ -163,7 +172,11 @@ impl<'a> Corpus<'a> {
                 section.extend(more);
             }
         }
-        section.insert("minSyncPeriod".to_owned(), json!("1ms"));
+        let pause = std::env::var("FERRY_UPSTREAM_PAUSE").ok().filter(|_| matches!(self.objects, Objects::Server(..)));
+        if pause.is_some() {
+            section.insert("syncPeriod".to_owned(), json!("1h"));
+        }
+        section.insert("minSyncPeriod".to_owned(), json!(pause.as_deref().unwrap_or("1ms")));
         fields.insert(self.mode.section.to_owned(), Value::Object(section));
         fields.insert("mode".to_owned(), json!(self.mode.name));
         fields.entry("hostnameOverride").or_insert(json!(NODE_NAME));
@@ -180,8 +193,9 @@ impl<'a> Corpus<'a> {
         Value::Object(fields).to_string()
     }
 
-    /// Brings these objects into force, by a proxy with this configuration on a node with these addresses.
-    fn put(&mut self, (config, knows): (&str, Knows), addresses: &Addresses, manifest: &str) {
+    /// Brings these objects into force, by a proxy with this configuration on a node with these addresses. True if it is a new
+    /// process.
+    fn put(&mut self, (config, knows): (&str, Knows), addresses: &Addresses, manifest: &str) -> bool {
         let stays = self.addresses.as_ref() == Some(addresses)
             && self.proxy.as_mut().is_some_and(|running| {
                 let loses_nothing = running.knows.start == knows.start && running.knows.facts.is_subset(&knows.facts);
@@ -209,6 +223,22 @@ impl<'a> Corpus<'a> {
             None => self.proxy = Some(self.start(config, knows)),
         }
         self.wait(since);
+        !stays
+    }
+
+    /// Makes upstream's proxy know its Node's zone, if it doesn't. At its start it may miss it for good: its handler of labels is
+    /// added to an informer that has the Node already, and its proxier is registered with that handler only afterwards. If the Node
+    /// is reported in between, its labels count as known, and the proxier gets them only when they change. So they change twice.
+    fn teach_zone(&mut self, manifest: &str, zone: &str) {
+        let (Objects::Server(served), Some(running)) = (&self.objects, &mut self.proxy) else { return };
+        if !knows_zone(&running.proxy.log(), zone) {
+            for (written, expected) in [(Some(ANOTHER_ZONE), ANOTHER_ZONE), (None, zone)] {
+                served.move_nodes(manifest, written);
+                running.proxy.wait_for("knowledge of the Node's zone", |proxy| knows_zone(&proxy.log(), expected));
+            }
+        }
+        // the zone may have come after the commit that served the marker
+        running.proxy.wait_for("the end of the commit", |proxy| is_idle(&proxy.log_end()));
     }
 
     fn start(&self, config: &str, knows: Knows) -> Running<'a> {
@@ -216,13 +246,14 @@ impl<'a> Corpus<'a> {
         fs::write(&file, config).expect("writing the configuration");
         let path = |path: &Path| path.to_str().expect("a path of this repository is text").to_owned();
         let (file, manifests) = (path(&file), path(&self.folder.join("manifests")));
-        let arguments = ["--config", &file, "-v=2", "--manifests", &manifests];
-        let arguments = match self.objects {
-            Objects::Manifests => &arguments[..],
-            Objects::Server(..) => &arguments[..3],
+        let objects = match self.objects {
+            Objects::Manifests => ["--manifests", &manifests],
+            // logs the Node's labels, and begin and end of each commit, in mode ipvs, too
+            Objects::Server(..) => ["--vmodule", "proxier=4"],
         };
+        let arguments = [&["--config", &file, "-v=2"][..], &objects].concat();
         let host = self.terrain.host(Place::Node);
-        let proxy = Proxy::start_with(host, self.executable, &self.folder, arguments);
+        let proxy = Proxy::start_with(host, self.executable, &self.folder, &arguments);
         Running { proxy, config: config.to_owned(), knows }
     }
 
@@ -233,13 +264,11 @@ impl<'a> Corpus<'a> {
             return;
         }
         // the commit consists of several steps, and the marker may be served before the last
-        if let Objects::Server(served) = &self.objects {
-            // Services and slices arrive one by one, in more than one commit. The one that serves a further marker begins after
-            // the end of the others.
-            self.written += 1;
-            served.mark(&marker(MARKER_PORTS + self.written));
-            self.wait_for_marker();
-        } else if let Some(running) = &mut self.proxy {
+        let Some(running) = &mut self.proxy else { return };
+        if let Objects::Server(..) = &self.objects {
+            // Services and slices arrive one by one, in more than one commit, and those of the marker last.
+            running.proxy.wait_for("the end of the commit", |proxy| is_idle(&proxy.log_end()));
+        } else {
             running.proxy.wait_for("the end of the commit", |proxy| {
                 Family::ALL.into_iter().all(|family| {
                     let label = format!("ip_family=\"{family}\"");
@@ -304,6 +333,28 @@ fn stand_in(settings: &Settings, addresses: &Addresses) -> Node {
     }
 }
 
+/// True if the last zone that the proxiers of both families got is this one, by upstream's log.
+fn knows_zone(log: &str, zone: &str) -> bool {
+    let zone = format!("\"{zone}\"");
+    last_of_families(log, |line| line.contains(LABELS)).all(|line| line.is_some_and(|line| line.contains(&zone)))
+}
+
+/// True if the proxiers of both families have ended their last commit, by upstream's log, and got no labels since, after which they
+/// begin another.
+fn is_idle(log: &str) -> bool {
+    let begins = |line: &str| line.contains("] \"Syncing ") && line.contains(" rules\"");
+    let is_step = |line: &str| line.contains(LABELS) || begins(line) || line.contains(COMPLETE);
+    last_of_families(log, is_step).all(|line| line.is_some_and(|line| line.contains(COMPLETE)))
+}
+
+/// The last of these lines of each family in upstream's log.
+fn last_of_families(log: &str, is_wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = Option<&str>> {
+    Family::ALL.into_iter().map(move |family| {
+        let label = format!("ipFamily=\"{family}\"");
+        log.lines().rev().find(|line| line.contains(&label) && is_wanted(line))
+    })
+}
+
 /// The manifest of the marker.
 fn marker(port: u16) -> String {
     let [v4, v6] = MARKER;
@@ -336,4 +387,31 @@ endpoints: [{{addresses: [\"{}\"]}}]
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_shows_the_zone_and_the_end_of_commits() {
+        let mut log = String::new();
+        let mut after = |family: Family, message: &str| {
+            let _ = writeln!(
+                log,
+                "I1126 06:47:34.905442    1952 proxier.go:534] \"{message}\" ipFamily=\"{family}\" z={{\"zone\":\"b\"}}"
+            );
+            (knows_zone(&log, "b"), is_idle(&log))
+        };
+        let [v4, v6] = Family::ALL;
+        let (syncs, completes) = ("Syncing ipvs proxier rules", "syncProxyRules complete");
+        assert_eq!(after(v4, completes), (false, false));
+        assert_eq!(after(v6, "SyncProxyRules complete"), (false, true));
+        assert_eq!(after(v4, "Updated proxier node topology labels"), (false, false));
+        assert_eq!(after(v6, "Updated proxier node topology labels"), (true, false));
+        assert_eq!(after(v4, syncs), (true, false));
+        assert_eq!(after(v6, "Syncing iptables rules"), (true, false));
+        assert_eq!(after(v4, completes), (true, false));
+        assert_eq!(after(v6, completes), (true, true));
+    }
 }

@@ -1,8 +1,8 @@
 //! Conformance with the model, in real packets: every case of the corpus, and random clusters. Each connection of a situation's
 //! matrix must end between network namespaces as the model decides.
 //!
-//! `FERRY_CASES=hints,source-ranges cargo test -p ferry-kube-proxy --test cases -- --nocapture` runs the cases whose names contain
-//! one of the texts, and prints each result.
+//! `FERRY_CASES=hints,=source-ranges cargo test -p ferry-kube-proxy --test cases -- --nocapture` runs the cases whose names contain
+//! one of the texts, or are one after `=`, and prints each result.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -215,7 +215,9 @@ fn notices(corpus: &mut Corpus<'_>, right: Profile, wrong: &[(&str, Profile)]) {
 /// Runs the situations one after another; prints the time, and panics with all failures.
 fn try_all(corpus: &mut Corpus<'_>, what: &str, mut situations: Vec<Situation>) {
     let wanted = std::env::var("FERRY_CASES").ok();
-    let is_wanted = |name: &str| wanted.as_ref().is_none_or(|parts| parts.split(',').any(|part| name.contains(part)));
+    let fits =
+        |name: &str, part: &str| part.strip_prefix('=').map_or_else(|| name.contains(part), |whole| name == whole);
+    let is_wanted = |name: &str| wanted.as_ref().is_none_or(|parts| parts.split(',').any(|part| fits(name, part)));
     situations.retain(|situation| is_wanted(&situation.name));
     // one proxy for all situations with the same configuration
     situations.sort_by(|one, other| (&one.config, &one.name).cmp(&(&other.config, &other.name)));
