@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ferry_api::object::Family;
 use ferry_model::Endpoint;
 
-/// What is behind the UDP listeners: engines note it, the cleaner of flows reads it.
+/// The endpoints behind the UDP listeners: engines note them, the cleaner of flows reads them.
 #[derive(Clone, Debug, Default)]
 pub struct Datagrams(Arc<Mutex<Behind>>);
 

@@ -49,7 +49,7 @@ pub enum SharedKey {
     ClusterIp(IpAddr),
 }
 
-/// What the relay has to know of a service port.
+/// The facts about a service port that the relay needs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortSpec {
     /// the timeout of session affinity by client address, in seconds

@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_secs(10);
 /// Ports of the preferred range that are tried before the system chooses one.
 const PREFERRED_TRIES: usize = 8;
 
-/// What the engines of a process share of the relay.
+/// The parts of the relay that the engines of a process share.
 #[derive(Clone, Debug)]
 pub struct SharedRelay {
     /// the relay, whose threads run

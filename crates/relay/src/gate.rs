@@ -1,4 +1,4 @@
-//! What the connections of a listener are of: one port, or the port that a gate's route returns for their original destination.
+//! The target of a listener: one port for all connections, or the port that a gate's route returns for the original destination of each.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

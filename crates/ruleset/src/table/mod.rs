@@ -92,3 +92,7 @@ pub trait Vocabulary: Copy + Debug + Ord + Hash + Send + Sync + 'static {
     /// The chain that a value leads to.
     fn leads_to(value: &Self::Value) -> Option<ChainName<Self>>;
 }
+
+#[cfg(test)]
+#[expect(unreachable_pub, reason = "the macro of names is for items of other crates")]
+mod tests;

@@ -1,0 +1,259 @@
+//! Transactions and names of a toy table: one verdict map, one map to listeners, a few chains.
+
+use std::fmt;
+
+use ferry_api::object::Family;
+use ferry_kernel::nft::{BaseHook, ElementData, OwnedData};
+use ferry_plane::{Batch, CommitError, Object, Op, Served};
+
+use super::encode::transactions;
+use super::*;
+use crate::fields::Bytes;
+use crate::layout::{Data, Layout, Part};
+use crate::sources::Ranges;
+use crate::{Rule, Rules, names};
+
+names! {
+    /// The maps.
+    Map {
+        /// port → verdict
+        Verdicts = "verdicts",
+        /// port → listener
+        Listeners = "listeners",
+    }
+}
+
+names! {
+    /// The chains.
+    Chain {
+        /// refuses
+        Reject = "reject-chain",
+        /// looks up
+        Services = "services",
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Toy {}
+
+/// An element of a map, by its port.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Key(Map, u16);
+
+/// A listener that is open or not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Value {
+    Drop,
+    Listener(&'static str),
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.1.fmt(f)
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " : {self:?}")
+    }
+}
+
+impl Vocabulary for Toy {
+    type Set = Map;
+    type Chain = Chain;
+    type Element = Key;
+    type Value = Value;
+    /// the listeners that are open
+    type World = Vec<&'static str>;
+
+    const TABLE: &'static str = "toy";
+    const COMMENT: &'static str = "toy layout 1";
+    const MODULES: &'static str = "none";
+    const SERVING: &'static [Map] = &[];
+
+    fn set_of(element: &Key) -> Map {
+        element.0
+    }
+
+    fn layout(set: Map) -> Layout {
+        match set {
+            Map::Verdicts => Layout::new(&[Part::Port], Data::Verdict),
+            Map::Listeners => Layout::new(&[Part::Port], Data::Endpoint),
+        }
+    }
+
+    fn hook(_: Chain) -> Option<BaseHook> {
+        None
+    }
+
+    fn rank(chain: Chain) -> u8 {
+        match chain {
+            Chain::Reject => 2,
+            Chain::Services => 4,
+        }
+    }
+
+    fn restricted(_: Family, _: SourcesId) -> Rules {
+        Rules([].into())
+    }
+
+    fn probes(_: Family) -> Vec<(Chain, Rules)> {
+        Vec::new()
+    }
+
+    fn key_bytes(open: &Self::World, element: &Key) -> Option<Bytes> {
+        // The listener of port 9 is its key, too.
+        (element.1 != 9 || open.contains(&"nine")).then(|| Bytes::new().port(element.1).unpadded(2))
+    }
+
+    fn key(_: Option<&Self::World>, _: Map, _: Family, _: &[u8]) -> Option<Key> {
+        None
+    }
+
+    fn with_data(open: &Self::World, value: &Value, use_it: &mut dyn FnMut(ElementData<'_>)) -> bool {
+        match value {
+            Value::Drop => use_it(ElementData::None),
+            Value::Listener(name) if open.contains(name) => use_it(ElementData::Value(&[0; 8])),
+            Value::Listener(_) => return false,
+        }
+        true
+    }
+
+    fn value(_: &Self::World, _: Map, _: Family, _: &OwnedData) -> Value {
+        Value::Drop
+    }
+
+    fn served(_: &Key) -> Option<Served> {
+        None
+    }
+
+    fn leads_to(_: &Value) -> Option<ChainName<Self>> {
+        None
+    }
+}
+
+impl Object for TableObject<Toy> {
+    type Key = TableKey<Toy>;
+    type Shared = u8;
+
+    fn key(&self) -> TableKey<Toy> {
+        TableObject::key(self)
+    }
+
+    fn rank(&self) -> u8 {
+        TableObject::rank(self)
+    }
+}
+
+impl InTable<Toy> for TableObject<Toy> {
+    fn in_table(&self) -> Option<&Self> {
+        Some(self)
+    }
+
+    fn of_table(object: Self) -> Self {
+        object
+    }
+
+    fn key_in_table(key: &TableKey<Toy>) -> Option<&TableKey<Toy>> {
+        Some(key)
+    }
+
+    fn key_of_table(key: TableKey<Toy>) -> TableKey<Toy> {
+        key
+    }
+}
+
+fn ranges() -> TableObject<Toy> {
+    let ranges = Ranges::new(&["10.0.0.0/8".parse().unwrap()]);
+    TableObject::Ranges(ranges.id(), ranges)
+}
+
+fn restricted() -> TableObject<Toy> {
+    let TableObject::Ranges(id, _) = ranges() else { unreachable!() };
+    chain(ChainName::Restricted(id))
+}
+
+fn chain(name: ChainName<Toy>) -> TableObject<Toy> {
+    TableObject::Chain(name, Rules([Rule { exprs: Vec::new(), text: String::new() }].into()))
+}
+
+fn verdict(port: u16) -> TableObject<Toy> {
+    TableObject::Element(Key(Map::Verdicts, port), Value::Drop)
+}
+
+fn listener(port: u16, name: &'static str) -> TableObject<Toy> {
+    TableObject::Element(Key(Map::Listeners, port), Value::Listener(name))
+}
+
+/// The operations of each transaction in their order, with these listeners open.
+fn order(open: &[&'static str], objects: &Batch<TableObject<Toy>>) -> Result<Vec<Vec<(Op, usize)>>, CommitError> {
+    let encoded = transactions::<Toy, _>((Family::V4, &open.to_vec()), objects)?;
+    let operations = |marks: &crate::marks::Marks| marks.as_slice().iter().map(|mark| (mark.op, mark.index)).collect();
+    Ok(encoded.iter().map(|encoded| operations(&encoded.marks)).collect())
+}
+
+#[test]
+fn restrictions_are_made_ahead_and_deleted_behind() {
+    let (create, delete) = (Op::Create, Op::Delete);
+    let created = Batch { create: vec![ranges(), restricted(), verdict(1)], ..Batch::default() };
+    let wanted = [vec![(create, 0), (create, 1), (create, 1)], vec![(create, 2)]];
+    assert_eq!(order(&[], &created).unwrap(), wanted);
+    let deleted = Batch { delete: vec![verdict(1), restricted(), ranges()], ..Batch::default() };
+    assert_eq!(order(&[], &deleted).unwrap(), [vec![(delete, 0)], vec![(delete, 1), (delete, 2)]]);
+}
+
+#[test]
+fn elements_that_change_are_replaced_in_one_transaction() {
+    let replace = vec![chain(ChainName::Fixed(Chain::Services)), verdict(80)];
+    let objects = Batch { create: vec![verdict(1)], replace, delete: vec![verdict(2)] };
+    let wanted = [(Op::Delete, 0), (Op::Replace, 1), (Op::Replace, 0), (Op::Replace, 1), (Op::Create, 0)];
+    assert_eq!(order(&[], &objects).unwrap(), [wanted]);
+}
+
+#[test]
+fn a_table_comes_and_goes_as_a_whole() {
+    let table = || TableObject::Table(Owner::Ours);
+    let delete = Batch { delete: vec![verdict(1), table()], ..Batch::default() };
+    assert_eq!(order(&[], &delete).unwrap(), [[(Op::Delete, 1)]]);
+    let objects = Batch { create: vec![ranges()], replace: vec![table()], delete: vec![] };
+    assert_eq!(order(&[], &objects).unwrap(), [[(Op::Replace, 0), (Op::Create, 0)]]);
+    assert!(order(&[], &Batch::default()).unwrap().is_empty());
+}
+
+#[test]
+fn an_element_of_a_listener_that_is_not_open_is_refused_and_nothing_is_sent() {
+    let objects = Batch {
+        create: vec![verdict(1), listener(2, "two"), listener(3, "three")],
+        replace: vec![listener(4, "four")],
+        delete: vec![],
+    };
+    let refused = |open: &[&'static str]| match order(open, &objects) {
+        Ok(_) => Vec::new(),
+        Err(CommitError::Refused(refusals)) => refusals.into_iter().map(|(op, index, _)| (op, index)).collect(),
+        Err(other) => panic!("{other}"),
+    };
+    assert_eq!(refused(&["two", "three", "four"]), []);
+    assert_eq!(refused(&["two"]), [(Op::Create, 2), (Op::Replace, 0)]);
+}
+
+#[test]
+fn an_element_that_goes_without_known_bytes_is_drift() {
+    let objects = Batch { delete: vec![verdict(9)], ..Batch::default() };
+    assert!(order(&["nine"], &objects).is_ok());
+    let drifted = order(&[], &objects).unwrap_err();
+    assert!(matches!(&drifted, CommitError::Drifted { object } if object == "element verdicts { 9 }"), "{drifted}");
+}
+
+#[test]
+fn every_name_is_parsed_as_it_is_printed() {
+    let id = SourcesId::of_digest(&[7; 32]);
+    for set in Map::ALL.iter().copied().map(SetName::<Toy>::Fixed).chain([SetName::Sources(id)]) {
+        assert_eq!(SetName::parse(&set.to_string()), Some(set));
+    }
+    for chain in Chain::ALL.iter().copied().map(ChainName::<Toy>::Fixed).chain([ChainName::Restricted(id)]) {
+        assert_eq!(ChainName::parse(&chain.to_string()), Some(chain));
+    }
+    assert_eq!((SetName::<Toy>::parse("sources-7"), SetName::<Toy>::parse("cluster-ips")), (None, None));
+    assert_eq!((ChainName::<Toy>::parse("restricted-"), ChainName::<Toy>::parse("input")), (None, None));
+}
