@@ -64,6 +64,6 @@ mod tests {
     #[test]
     fn old_flags_are_left_out() {
         assert!(current().any(|flag| flag.name == "config"));
-        assert!(!current().any(|flag| flag.name == "udp-timeout"));
+        assert!(!current().any(|flag| flag.name == "skip-headers"));
     }
 }

@@ -500,7 +500,7 @@ const VALIDATION: &[(&str, &str)] = &[
     ("mode: userspace\nportRange: 7000-7010", ""),
     (
         "mode: userspace\nportRange: foo",
-        "KubeProxyConfiguration.PortRange: Invalid value: \"foo\": must be a range of ports such as 61000-61999, or empty for \
+        "PortRange: Invalid value: \"foo\": must be a range of ports such as 61000-61999, or empty for \
          61000-65535",
     ),
     ("clientConnection: {burst: -1}", "ClientConnection.Burst: Invalid value: -1: must be greater than or equal to 0"),

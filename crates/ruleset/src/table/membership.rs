@@ -16,7 +16,7 @@ pub trait InTable<V: Vocabulary>: Object<Key: Send> + Send + 'static {
     fn key_in_table(key: &Self::Key) -> Option<&TableKey<V>>;
     /// The mode's key.
     fn key_of_table(key: TableKey<V>) -> Self::Key;
-    /// The replacements that take away what layers above may still need until their own changes are made ([`Layer::waiting`]).
+    /// The replacements that take away what layers above may still need until their own changes are made ([`waiting`](ferry_plane::layered::Layer::waiting)).
     fn waiting(part: &Batch<Self>) -> HashSet<Self::Key> {
         let _ = part;
         HashSet::new()

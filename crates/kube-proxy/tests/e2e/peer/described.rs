@@ -7,7 +7,8 @@ use ferry_lab::kubernetes;
 use super::{EXECUTABLE, folder};
 
 /// Ferry's own flags, which upstream lacks.
-const OWN: [&str; 3] = ["--cleanup-leftovers=", "--manifests=", "--proxy-mode-fallback="];
+const OWN: [&str; 5] =
+    ["--cleanup-leftovers=", "--manifests=", "--proxy-mode-fallback=", "--proxy-port-range=", "--udp-timeout="];
 
 const CASES: &[&[&str]] = &[
     &[],

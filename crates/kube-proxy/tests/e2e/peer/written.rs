@@ -123,7 +123,7 @@ const FILES: &[(&str, &[&str])] = &[
     ),
     ("clientConnection: {qps: -0.25, burst: 1000000, acceptContentTypes: 'a/b,c/d'}", &[]),
     ("clusterCIDR: ' 10.0.0.0/8'", &[]),
-    ("mode: userspace", &[]),
+    ("mode: kernelspace", &[]),
     ("windowsRunAsService: true\nportRange: 30000-32767\nwinkernel: {enableDSR: true, networkName: null}", &[]),
     ("nodePortAddresses: [10.0.0.0/8]\noomScoreAdj: -1000\nconntrack: {min: null}", &[]),
 ];
@@ -326,7 +326,7 @@ fn outcome(executable: &str, folder: &Path, case: &Case) -> (Outcome, String) {
 /// Departures are not among the cases: portRange is written as it was read (upstream forgets it), a list that is there and empty
 /// (`[]`) is written as null, the separators of lines and paragraphs (U+2028, U+2029) are escaped, control characters, which
 /// upstream fails to write, are written, and feature gates that upstream doesn't know don't end the program, nor does
-/// `--cluster-cidr=` without a value.
+/// `--cluster-cidr=` without a value. Mode userspace is one of ours again.
 #[test]
 fn the_configuration_is_written_as_upstream_writes_it() {
     kubernetes::build();
