@@ -9,6 +9,7 @@
 //!   through a buffer on the stack (`copy/buffered.rs`), so that an idle connection owns neither buffer nor pipe.
 //! - `udp` has an association for each client of a listener.
 //! - [`Worker`] (`worker.rs`) is a thread with its runtime; a connection stays on one.
+//! - `system` has the operating system's part, a file for each: Linux and Windows.
 //! - [`PortCounters`], [`EndpointCounters`] and [`Totals`] are read without a lock; [`raise_limit`] raises the limit of
 //!   descriptors.
 //!
@@ -19,13 +20,13 @@ mod choose;
 mod config;
 mod copy;
 mod counters;
-mod descriptors;
 mod endpoint;
 mod listener;
 mod port;
 mod relay;
 mod socket;
 mod sources;
+mod system;
 mod tcp;
 mod udp;
 mod worker;
@@ -34,11 +35,11 @@ pub use balancer::{Balancer, DEFAULT_PENALTY};
 pub use choose::{Choice, Choose, MAX_TRIES};
 pub use config::{Config, Keepalive, Removal};
 pub use counters::{Count, EndpointCounters, Gauge, PortCounters, Totals};
-pub use descriptors::raise_limit;
 pub use endpoint::Endpoint;
 pub use listener::{Listener, ListenerState};
 pub use port::Port;
 pub use relay::{ListenerId, Relay};
 pub use socket::{Bind, Protocol};
 pub use sources::SourceRanges;
+pub use system::{OpenSocket, raise_limit};
 pub use worker::Worker;

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use tokio::time::sleep;
 use crate::config::Keepalive;
 use crate::port::Port;
 use crate::socket::{self, Bind, Protocol};
+use crate::system::{self, OpenSocket};
 use crate::worker::Seat;
 use crate::{tcp, udp};
 
@@ -95,7 +95,7 @@ impl Shared {
     }
 
     /// A duplicate of the socket, if it is open.
-    pub(crate) fn socket(&self) -> Option<io::Result<OwnedFd>> {
+    pub(crate) fn socket(&self) -> Option<io::Result<OpenSocket>> {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Open(serving) => Some(serving.duplicate()),
             State::Failed(_) | State::Lost(_) => None,
@@ -131,7 +131,7 @@ impl Serving {
     }
 
     /// Uses an open socket. Within a runtime, which it is registered with.
-    pub(crate) fn adopt(protocol: Protocol, socket: OwnedFd, keepalive: Keepalive) -> io::Result<Self> {
+    pub(crate) fn adopt(protocol: Protocol, socket: OpenSocket, keepalive: Keepalive) -> io::Result<Self> {
         Ok(match protocol {
             Protocol::Tcp => {
                 let listener = socket::prepare_listener(socket.into(), keepalive)?;
@@ -148,10 +148,10 @@ impl Serving {
         }
     }
 
-    fn duplicate(&self) -> io::Result<OwnedFd> {
+    fn duplicate(&self) -> io::Result<OpenSocket> {
         match self {
-            Self::Tcp(listener) => listener.as_fd().try_clone_to_owned(),
-            Self::Udp(socket) => socket.as_fd().try_clone_to_owned(),
+            Self::Tcp(listener) => system::duplicate(listener),
+            Self::Udp(socket) => system::duplicate(socket),
         }
     }
 }

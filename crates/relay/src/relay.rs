@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +16,7 @@ use crate::counters::Totals;
 use crate::endpoint::Endpoint;
 use crate::listener::{self, Listener, ListenerState, Reopening, Serving, Shared};
 use crate::socket::Bind;
+use crate::system::OpenSocket;
 use crate::worker::{Seat, Worker};
 
 /// Interval of the looks for the end of the last connection while draining.
@@ -155,7 +155,7 @@ impl Relay {
     ///
     /// # Errors
     /// The system's error if descriptors are exhausted.
-    pub fn sockets(&self) -> io::Result<Vec<(ListenerId, OwnedFd)>> {
+    pub fn sockets(&self) -> io::Result<Vec<(ListenerId, OpenSocket)>> {
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.iter().filter_map(|(&id, entry)| Some(entry.shared.socket()?.map(|socket| (id, socket)))).collect()
     }

@@ -2,11 +2,11 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::OwnedFd;
 
-use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::config::Keepalive;
+use crate::system::{self, OpenSocket};
 
 /// Connections that wait to be accepted; the kernel limits it further (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
@@ -34,7 +34,7 @@ pub enum Bind {
         reuse_port: bool,
     },
     /// It is open already: bound, and of TCP also listening. For example one from another process.
-    Open(OwnedFd),
+    Open(OpenSocket),
 }
 
 /// Opens a TCP listener. Connections inherit its options (`TCP_NODELAY`, keepalive), which saves system calls for each.
@@ -49,7 +49,7 @@ pub(crate) fn prepare_listener(listener: TcpListener, keepalive: Keepalive) -> i
     let socket = SockRef::from(&listener);
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_keepalive(&parameters(keepalive))?;
+    system::set_keepalive(&socket, keepalive)?;
     Ok(listener)
 }
 
@@ -63,23 +63,19 @@ pub(crate) fn prepare_datagrams(socket: UdpSocket) -> io::Result<UdpSocket> {
     let options = SockRef::from(&socket);
     options.set_nonblocking(true)?;
     options.set_recv_buffer_size(DATAGRAM_BUFFER_BYTES)?;
+    system::prepare_datagrams(&socket)?;
     Ok(socket)
 }
 
 /// Starts to connect to an endpoint, without waiting.
 pub(crate) fn connect(address: SocketAddr, keepalive: Keepalive) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), None)?;
+    let socket = system::open_connecting(address)?;
     socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_keepalive(&parameters(keepalive))?;
+    system::set_keepalive(&socket, keepalive)?;
     match socket.connect(&address.into()) {
-        Err(error) if !is_in_progress(&error) => Err(error),
+        Err(error) if !system::is_in_progress(&error) => Err(error),
         Ok(()) | Err(_) => Ok(socket.into()),
     }
-}
-
-fn is_in_progress(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::WouldBlock
-        || rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::INPROGRESS)
 }
 
 fn bound(address: SocketAddr, reuse_port: bool, kind: Type) -> io::Result<Socket> {
@@ -87,15 +83,7 @@ fn bound(address: SocketAddr, reuse_port: bool, kind: Type) -> io::Result<Socket
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    if kind == Type::STREAM {
-        // Connections in TIME_WAIT don't keep the address from a listener. On UDP it would let sockets share the address.
-        socket.set_reuse_address(true)?;
-    }
-    socket.set_reuse_port(reuse_port)?;
+    system::share_address(&socket, kind, reuse_port)?;
     socket.bind(&address.into())?;
     Ok(socket)
-}
-
-fn parameters(keepalive: Keepalive) -> TcpKeepalive {
-    TcpKeepalive::new().with_time(keepalive.idle).with_interval(keepalive.interval).with_retries(keepalive.probes)
 }

@@ -8,8 +8,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use super::connection::{self, Admitted, OnThread};
-use crate::descriptors;
 use crate::port::Port;
+use crate::system;
 use crate::worker::{Seat, least_loaded};
 
 /// Pauses while descriptors are exhausted: connections wait in the kernel's queue, and the thread does not spin.
@@ -34,7 +34,7 @@ pub(crate) async fn accept(
                     start(admitted, seats, at);
                 }
             }
-            Err(error) if descriptors::are_exhausted(&error) => {
+            Err(error) if system::are_exhausted(&error) => {
                 seat.context.totals.exhausted.increment();
                 if pause.is_none() {
                     tracing::warn!(%error, port = port().name(), "cannot accept connections; they wait, raise the limit");
@@ -44,30 +44,10 @@ pub(crate) async fn accept(
                 pause = Some(next);
                 sleep(next).await;
             }
-            // The client has gone while it waited, or a network error of its connection (accept(2), "Error handling").
-            Err(error) if is_of_connection(&error) => {}
+            Err(error) if system::is_of_connection(&error) => {}
             Err(error) => return error,
         }
     }
-}
-
-fn is_of_connection(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    let errors = [
-        Errno::CONNABORTED,
-        Errno::INTR,
-        Errno::PROTO,
-        Errno::NETDOWN,
-        Errno::NOPROTOOPT,
-        Errno::HOSTDOWN,
-        Errno::HOSTUNREACH,
-        Errno::NETUNREACH,
-        Errno::OPNOTSUPP,
-        Errno::PERM,
-        Errno::CONNRESET,
-        Errno::TIMEDOUT,
-    ];
-    Errno::from_io_error(error).is_some_and(|errno| errors.contains(&errno))
 }
 
 /// Serves a connection on this thread, or on one that has fewer.

@@ -2,6 +2,7 @@
 
 use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+#[cfg(target_os = "linux")]
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,6 +13,7 @@ use ferry_relay::{Bind, Config, Listener, ListenerId, ListenerState, Port, Proto
 use crate::kit::{Echo, LOOPBACK, Running, config, converses, eventually, greeted, is_reset, isolated, port};
 
 /// The inode of a socket.
+#[cfg(target_os = "linux")]
 fn inode(socket: &OwnedFd) -> u64 {
     rustix::fs::fstat(socket.as_fd()).unwrap().st_ino
 }
@@ -80,6 +82,8 @@ fn a_removed_listener_is_closed_and_its_connections_live_on() {
     });
 }
 
+/// Sockets are identified by their inodes, which other systems lack.
+#[cfg(target_os = "linux")]
 #[test]
 fn a_new_set_touches_no_listener_that_stays() {
     isolated(|| {
@@ -123,7 +127,10 @@ fn a_taken_port_is_reported_and_tried_again_while_the_others_work() {
         let taken = other.local_addr().unwrap();
         let relay = Running::new(config());
         let ListenerState::Failed(error) = relay.add(ListenerId(1), listener(taken, &port)) else { panic!() };
-        assert!(error.contains(&taken.to_string()) && error.contains("in use"), "{error}");
+        assert!(
+            error.contains(&taken.to_string()) && error.contains(if cfg!(windows) { "10048" } else { "in use" }),
+            "{error}"
+        );
         assert_eq!(relay.totals().listener_errors.value(), 1);
         assert!(greeted(relay.listen(2, Protocol::Tcp, LOOPBACK, &port)).is_ok());
         drop(other);
@@ -169,7 +176,9 @@ fn a_hand_over_refuses_no_connection() {
     });
 }
 
-/// The other form of hand-over: both processes bind the address. Over IPv6, to an endpoint of IPv4.
+/// The other form of hand-over: both processes bind the address. Over IPv6, to an endpoint of IPv4. Windows has no such
+/// addresses.
+#[cfg(target_os = "linux")]
 #[test]
 fn two_relays_share_an_address() {
     isolated(|| {
@@ -191,6 +200,8 @@ fn two_relays_share_an_address() {
     });
 }
 
+/// On Windows a file is no handle of a socket.
+#[cfg(target_os = "linux")]
 #[test]
 fn something_else_than_a_listener_is_refused() {
     isolated(|| {
@@ -200,6 +211,18 @@ fn something_else_than_a_listener_is_refused() {
         let listener = Listener { protocol: Protocol::Tcp, bind: Bind::Open(file), port };
         let state = relay.add(ListenerId(1), listener);
         assert!(matches!(&state, ListenerState::Lost(error) if error.contains("open socket")), "{state:?}");
+    });
+}
+
+#[cfg(windows)]
+#[test]
+fn an_address_that_listeners_share_is_refused() {
+    isolated(|| {
+        let (_balancer, port) = port(&[]);
+        let relay = Running::new(config());
+        let bind = Bind::Address { address: LOOPBACK, reuse_port: true };
+        let state = relay.add(ListenerId(1), Listener { protocol: Protocol::Tcp, bind, port });
+        assert!(matches!(&state, ListenerState::Failed(error) if error.contains("Windows has no")), "{state:?}");
     });
 }
 

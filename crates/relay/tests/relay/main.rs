@@ -1,5 +1,5 @@
-//! The relay over real sockets, each test in a network namespace of its own: streams against a model, faults of endpoints, changes
-//! while connections are open, datagrams, limits. Needs root.
+//! The relay over real sockets, on Linux each test in a network namespace of its own, which needs root: streams against a model, faults of endpoints, changes
+//! while connections are open, datagrams, limits.
 
 #![expect(
     clippy::unwrap_used,
@@ -11,7 +11,10 @@
 
 mod changes;
 mod datagrams;
+#[cfg(target_os = "linux")]
+mod exhaustion;
 mod faults;
 mod kit;
 mod limits;
 mod streams;
+mod system;
