@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
-use ferry_kernel::{memory, sysctl};
-use ferry_model::{ReplyOwner, Settings};
+use ferry_model::Settings;
 use ferry_plane::mailbox::Mailbox;
 use ferry_plane::{SyncEngine, thread_name};
 use tokio::task::LocalSet;
@@ -23,7 +22,7 @@ use tokio::task::LocalSet;
 use crate::core::{Core, Desk, EngineHandle, NodeFacts};
 use crate::engine_loop;
 use crate::events::{Event, Recorder};
-use crate::flows::{Cleaner, FlowObserver, FlowReports};
+use crate::flows::{FlowObserver, FlowReports};
 use crate::handover::Handover;
 use crate::health::{Pulse, Pulses};
 use crate::input::Input;
@@ -40,7 +39,7 @@ use crate::serve::status::{Setup, Status};
 use crate::snapshot::{ObjectHandOver, SnapshotPeers, SnapshotSetup};
 use crate::source::Sink;
 use crate::threads::{STACK_BYTES, ThreadEnds, Threads};
-use crate::{core, planes, platform, version};
+use crate::{core, flows, planes, platform, version};
 
 /// The inputs of a run.
 #[derive(Debug)]
@@ -83,7 +82,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     metrics.add_mode(of_mode)?;
     let periods = config.effective();
     let setup = Setup::new(&config, options.flags.clone());
-    let flows = start_flows(plane.profile.reply_owner, &metrics, &threads)?;
+    let flows = flows::start(plane.profile.reply_owner, planes::devices(), &metrics, &threads)?;
     let handover = start_handover(domains, config.clone(), &flows, &supported);
     let families = families_of(&engines);
     reload.serves(&families);
@@ -181,7 +180,7 @@ fn prepare_process(options: &RunOptions) -> anyhow::Result<()> {
     platform::require_net_admin()?;
     platform::set_connection_tracking(&options.config.conntrack);
     // A hundred thousand endpoints are decoded on one thread and kept by others.
-    memory::share_one_arena();
+    platform::share_one_arena();
     Ok(())
 }
 
@@ -211,7 +210,7 @@ fn take_objects(
 /// The families of this machine's kernel.
 fn supported_families() -> Vec<Family> {
     let mut families = vec![Family::V4];
-    if sysctl::ipv6_available() {
+    if platform::supports(Family::V6) {
         families.push(Family::V6);
     } else {
         tracing::info!(family = %Family::V6, "Family is disabled in the kernel, not serving it");
@@ -282,14 +281,6 @@ fn start_engine(
     Ok(EngineHandle::new(family, sender, Arc::clone(pulse)))
 }
 
-/// Starts the conntrack cleaner; returns the state through which engines report to it.
-fn start_flows(replies: ReplyOwner, metrics: &Arc<Metrics>, threads: &Threads) -> anyhow::Result<Arc<FlowReports>> {
-    let flows = Arc::new(FlowReports::default());
-    let cleaner = Cleaner::new(Arc::clone(&flows), Arc::clone(metrics), planes::devices(), replies);
-    threads.spawn("flows", STACK_BYTES, move || cleaner.run())?;
-    Ok(flows)
-}
-
 fn start_core(desk: Desk, inputs: mpsc::Receiver<Input>, threads: &Threads) -> anyhow::Result<()> {
     let failed = threads.clone();
     threads.spawn("core", STACK_BYTES, move || {
@@ -339,7 +330,7 @@ async fn edges(
         error = http::serve("metrics", options.metrics, options.config.bind_address_hard_fail, status) => {
             error.context("starting metrics server failed")
         }
-        code = platform::asked_to_end() => std::process::exit(code.context("handling signals")?),
+        code = platform::asked_to_end() => platform::exit(code.context("handling signals")?),
         error = ends.first() => Err(error),
         error = reload => error,
         never = follow => match never {},

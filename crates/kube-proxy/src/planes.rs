@@ -2,9 +2,15 @@
 //! modes. A mode is a file below.
 
 mod candidates;
+#[cfg(target_os = "linux")]
 mod forward;
+#[cfg(target_os = "linux")]
 mod iptables;
+#[cfg(target_os = "linux")]
 mod ipvs;
+#[cfg(all(windows, feature = "testing"))]
+mod memory;
+#[cfg(target_os = "linux")]
 mod nftables;
 
 use std::io;
@@ -12,7 +18,6 @@ use std::sync::mpsc::SyncSender;
 
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
-use ferry_kernel::errno::ErrorClass;
 use ferry_model::{Profile, Settings};
 use ferry_plane::{CommitError, Served, SyncEngine};
 
@@ -20,6 +25,7 @@ pub use self::candidates::{Candidates, EffectiveMode, Failures};
 use crate::input::Input;
 use crate::metrics::Row;
 use crate::metrics::mode::Register;
+use crate::platform;
 use crate::threads::Threads;
 
 /// The result of opening the engine of one family.
@@ -46,6 +52,7 @@ pub struct Plane {
     in_use: fn(Family) -> io::Result<bool>,
 }
 
+#[cfg(target_os = "linux")]
 /// The name of the thread that waits for foreign changes and wakes the engines.
 const LISTENER: &str = "listener";
 
@@ -137,14 +144,22 @@ pub enum Leftovers {
 
 /// The mode isn't in this build.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("mode {mode:?} is not supported by this build, which has: {}", names())]
+#[error("mode {mode:?} {}", missing(mode))]
 pub struct NoPlane {
     /// its name
     mode: String,
 }
 
 /// The list of modes. Tests compare other lists with a row for each mode with it.
+#[cfg(target_os = "linux")]
 pub const PLANES: &[Plane] = &[iptables::PLANE, ipvs::PLANE, nftables::PLANE];
+
+/// The list of modes.
+#[cfg(not(target_os = "linux"))]
+pub const PLANES: &[Plane] = &[
+    #[cfg(feature = "testing")]
+    memory::PLANE,
+];
 
 // === impl RuleDomain ===
 
@@ -222,16 +237,21 @@ pub fn in_use(family: Family) -> io::Result<bool> {
             Ok(true) => return Ok(true),
             Ok(false) => {}
             // A kernel without the subsystem of the mode's rules has none of them.
-            Err(error) if ErrorClass::of(&error).lacks_subsystem() => {}
+            Err(error) if platform::lacks_subsystem(&error) => {}
             Err(error) => unknown = Some(error),
         }
     }
     unknown.map_or(Ok(false), Err)
 }
 
-fn names() -> String {
+/// Why there is no such mode here, and what there is.
+fn missing(mode: &str) -> String {
     let names: Vec<&str> = PLANES.iter().map(|plane| plane.mode).collect();
-    names.join(", ")
+    let names = if names.is_empty() { "no mode yet".to_owned() } else { names.join(", ") };
+    match platform::why_missing(mode) {
+        Some(why) => format!("{why}; this build has: {names}"),
+        None => format!("is not supported by this build, which has: {names}"),
+    }
 }
 
 #[cfg(test)]

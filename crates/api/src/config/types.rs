@@ -15,6 +15,8 @@ pub const MODE_IPTABLES: &str = "iptables";
 pub const MODE_IPVS: &str = "ipvs";
 /// mode: nftables.
 pub const MODE_NFTABLES: &str = "nftables";
+/// Of Windows; `mode` if it is `userspace` or blank there. Upstream has removed it.
+pub const MODE_WINUSERSPACE: &str = "winuserspace";
 
 /// detectLocalMode: the source is in clusterCIDR; the default.
 pub const LOCAL_MODE_CLUSTER_CIDR: &str = "ClusterCIDR";

@@ -5,7 +5,7 @@ use std::fmt;
 use super::types::{
     Ipvs, KubeProxyConfiguration, LOCAL_MODE_BRIDGE_INTERFACE, LOCAL_MODE_CLUSTER_CIDR,
     LOCAL_MODE_INTERFACE_NAME_PREFIX, LOCAL_MODE_NODE_CIDR, LogOptions, Logging, MODE_IPTABLES, MODE_IPVS,
-    MODE_NFTABLES, NODE_PORT_ADDRESSES_PRIMARY,
+    MODE_NFTABLES, MODE_WINUSERSPACE, NODE_PORT_ADDRESSES_PRIMARY,
 };
 use super::{GoDuration, gates, place, quantity};
 use crate::object::Family;
@@ -306,7 +306,8 @@ fn validate_ipvs(ipvs: &Ipvs, found: &mut Findings) {
 }
 
 fn validate_mode(mode: &str, found: &mut Findings) {
-    if !mode.is_empty() && !MODES.contains(&mode) {
+    // The choice of the mode says on which system it is.
+    if !mode.is_empty() && mode != MODE_WINUSERSPACE && !MODES.contains(&mode) {
         let why =
             "must be iptables, ipvs, nftables or blank (blank means the best-available proxy [currently iptables])";
         found.invalid_text("KubeProxyConfiguration.Mode.ProxyMode", mode, why);

@@ -13,16 +13,16 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use ferry_api::config::GivenGate;
-use ferry_kernel::process::{self, HandedOver};
 
 use crate::app;
 use crate::cli::{self, Effect, Flags, Request};
 use crate::logging;
+use crate::platform::{self, HandedOver};
 
 pub use config::{Configured, complete};
 
 /// Executes a command line; returns the exit code.
-pub fn execute(args: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
+pub fn execute(args: Vec<std::ffi::OsString>) -> ExitCode {
     let flags = match cli::parse(args) {
         Ok(Request::Run(flags)) => flags,
         Ok(Request::Print(text)) => return print(&mut io::stdout(), &text, ExitCode::SUCCESS),
@@ -53,7 +53,7 @@ fn note_gate(gate: GivenGate) {
 }
 
 fn dispatch(flags: &Flags) -> anyhow::Result<()> {
-    let HandedOver { configuration, objects } = process::handed_over();
+    let HandedOver { configuration, objects } = platform::handed_over();
     let configured = match configuration {
         // After a reload: the text that the former run validated. The file may have changed again.
         Some(memory) => io::read_to_string(memory)

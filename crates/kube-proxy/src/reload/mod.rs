@@ -18,13 +18,12 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use ferry_api::object::Family;
 use ferry_kernel::children::NoChildren;
-use ferry_kernel::process::{self, HandedOver};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use self::files::Files;
 use crate::metrics::Metrics;
-use crate::platform::{self, supervisor};
+use crate::platform::{self, HandedOver, supervisor};
 use crate::snapshot::{LastObjects, ObjectHandOver};
 
 /// Reads and tries the configuration.
@@ -103,6 +102,12 @@ pub async fn follow(
                 metrics.config.read(true);
                 refused = None;
             }
+            Outcome::Changed { changed, .. } if !platform::IS_REPLACEABLE => {
+                metrics.config.read(false);
+                refused = None;
+                let changed = changed.join("; ");
+                tracing::warn!(changed, "Configuration has changed, it takes effect when the program is started again");
+            }
             Outcome::Changed { changed, text } => {
                 if let Some(rest) = Rest::of(objects.as_ref()).await? {
                     return Err(replace(&changed.join("; "), text.as_deref(), &rest));
@@ -147,7 +152,7 @@ fn replace(changed: &str, text: Option<&str>, rest: &Rest<'_>) -> anyhow::Error 
         return anyhow!("the program ends, and has not started anew");
     }
     let error = match handed_over(text, rest.objects.as_ref()) {
-        Ok(handed) => process::replace(&std::env::args_os().collect::<Vec<_>>(), &handed),
+        Ok(handed) => platform::replace_program(&std::env::args_os().collect::<Vec<_>>(), &handed),
         Err(error) => error,
     };
     anyhow::Error::new(error).context("the changed configuration needs a restart: the program can't execute itself")
@@ -164,7 +169,7 @@ fn handed_over(text: Option<&str>, last: Option<&LastObjects<'_>>) -> io::Result
 }
 
 fn in_memory(text: &str) -> io::Result<File> {
-    let mut memory = process::memory()?;
+    let mut memory = platform::hand_over_memory()?;
     memory.write_all(text.as_bytes())?;
     Ok(memory)
 }
