@@ -47,13 +47,13 @@ enum Value {
     Listener(&'static str),
 }
 
-impl fmt::Display for Key {
+impl Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.1.fmt(f)
+        write!(f, "{}", self.1)
     }
 }
 
-impl fmt::Display for Value {
+impl Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, " : {self:?}")
     }
