@@ -19,6 +19,8 @@ pub(crate) struct Binary {
     /// True for an integration test in `tests`; false for the unit tests of a library or a program.
     is_test: bool,
     executable: PathBuf,
+    /// The lane that runs it, where it is a program of another system.
+    lane: Option<PathBuf>,
 }
 
 /// Builds all test binaries of the workspace.
@@ -35,7 +37,14 @@ pub(crate) fn build_workspace() -> Result<Vec<Binary>> {
 /// # Errors
 /// If cargo fails, or its messages can't be parsed.
 pub(crate) fn build(selection: &[&str]) -> Result<Vec<Binary>> {
-    let mut command = cargo();
+    build_by(cargo(), selection)
+}
+
+/// The same with another cargo.
+///
+/// # Errors
+/// If cargo fails, or its messages can't be parsed.
+pub(crate) fn build_by(mut command: Command, selection: &[&str]) -> Result<Vec<Binary>> {
     command.args(["test", "--quiet", "--no-run", "--message-format", "json"]).args(selection);
     let output = command.stderr(Stdio::inherit()).output().context("starting cargo")?;
     let text = String::from_utf8(output.stdout).context("the messages of cargo")?;
@@ -63,6 +72,7 @@ impl Binary {
             target: text("/target/name")?.to_owned(),
             is_test: message.pointer("/target/kind/0")?.as_str()? == "test",
             executable: text("/executable")?.into(),
+            lane: None,
         })
     }
 
@@ -79,7 +89,13 @@ impl Binary {
     /// Package folder and target, for messages.
     pub(crate) fn name(&self) -> String {
         let package = self.folder.file_name().unwrap_or_default().to_string_lossy();
-        format!("{package}, {} {}", if self.is_test { "test" } else { "unit tests of" }, self.target)
+        let system = if self.lane.is_some() { " on Windows" } else { "" };
+        format!("{package}, {} {}{system}", if self.is_test { "test" } else { "unit tests of" }, self.target)
+    }
+
+    /// The same, run by the lane of another system.
+    pub(crate) fn run_by(self, lane: &Path) -> Self {
+        Self { lane: Some(lane.to_owned()), ..self }
     }
 
     pub(crate) fn executable(&self) -> &Path {
@@ -89,8 +105,15 @@ impl Binary {
     /// A command that runs it, with a time limit such as `10m`.
     pub(crate) fn command(&self, limit: &str) -> Command {
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=10s", limit]).arg(&self.executable);
-        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder).stdin(Stdio::null());
+        command.args(["--kill-after=10s", limit]);
+        if let Some(lane) = &self.lane {
+            command.arg(lane).arg("run");
+        }
+        command
+            .arg(&self.executable)
+            .current_dir(&self.folder)
+            .env("CARGO_MANIFEST_DIR", &self.folder)
+            .stdin(Stdio::null());
         let (binary, profile) = CONFINED;
         if self.is(binary) {
             command.env("FERRY_SECCOMP", self.folder.join(profile));
@@ -105,7 +128,13 @@ pub(crate) mod tests {
 
     /// A test binary of this package that is another executable.
     pub(crate) fn binary(folder: &str, target: &str, executable: &str) -> Binary {
-        Binary { folder: folder.into(), target: target.into(), is_test: true, executable: executable.into() }
+        Binary {
+            folder: folder.into(),
+            target: target.into(),
+            is_test: true,
+            executable: executable.into(),
+            lane: None,
+        }
     }
 
     fn message(kind: &str, name: &str, test: bool) -> Value {
@@ -145,6 +174,13 @@ pub(crate) mod tests {
         let ((folder, target), _) = CONFINED;
         assert!(profile(folder, target).is_some_and(|profile| profile.is_file()));
         assert_eq!(profile(folder, "peer"), None, "upstream's executable has no profile");
+    }
+
+    #[test]
+    fn a_binary_of_another_system_is_run_by_its_lane() {
+        let binary = binary("/proc", "relay", "/x/relay.exe").run_by(Path::new("/bin/echo"));
+        assert_eq!(binary.name(), "proc, test relay on Windows");
+        assert_eq!(binary.command("10s").output().unwrap().stdout, b"run /x/relay.exe\n");
     }
 
     #[test]

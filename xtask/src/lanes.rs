@@ -31,15 +31,36 @@ const WAITING: &[(&str, &str)] = &[
     ("crates/kube-proxy", "outside"),
 ];
 
-/// Runs all binaries and the documentation's tests, and adds up their summaries. The output of each is printed in one piece.
+/// Runs all binaries, those of Windows beside those that wait, and the documentation's tests, and adds up their summaries. The output of each is printed in one piece.
 ///
 /// # Errors
 /// If a binary can't be started. One that crashes or hangs counts as a failure, and the others run.
-pub(crate) fn run(binaries: &[Binary], target: &Path, tally: &mut Tally) -> Result<()> {
-    let logs = target.join("test-output");
-    std::fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;
+pub(crate) fn run(binaries: &[Binary], windows: &[Binary], target: &Path, tally: &mut Tally) -> Result<()> {
     let (waiting, alone) = split(binaries);
-    let queue = Mutex::new(waiting.into_iter().collect::<VecDeque<_>>());
+    let waiting: Vec<&Binary> = waiting.into_iter().chain(windows).collect();
+    side_by_side(&waiting, target, tally)?;
+    let log = logs(target)?.join("alone.log");
+    for binary in alone {
+        run_to_end(&binary.name(), &mut binary.command(BINARY_MAY_TAKE), &log)?.add_to(tally);
+    }
+    let mut documentation = cargo();
+    documentation.args(["test", "--quiet", "--workspace", "--doc", "--no-fail-fast"]);
+    run_to_end("tests of the documentation", &mut documentation, &log)?.add_to(tally);
+    Ok(())
+}
+
+/// Runs binaries that mostly wait, and adds up their summaries.
+///
+/// # Errors
+/// As those of [`run`].
+pub(crate) fn run_waiting(binaries: &[Binary], target: &Path, tally: &mut Tally) -> Result<()> {
+    side_by_side(&binaries.iter().collect::<Vec<_>>(), target, tally)
+}
+
+/// Runs these binaries, [`LANES`] at a time.
+fn side_by_side(binaries: &[&Binary], target: &Path, tally: &mut Tally) -> Result<()> {
+    let logs = logs(target)?;
+    let queue = Mutex::new(binaries.iter().copied().collect::<VecDeque<_>>());
     let results: Vec<Result<Vec<Finished>>> = thread::scope(|scope| {
         let lane = |lane: usize| {
             let (queue, log) = (&queue, logs.join(format!("lane-{lane}.log")));
@@ -51,14 +72,14 @@ pub(crate) fn run(binaries: &[Binary], target: &Path, tally: &mut Tally) -> Resu
     for finished in results {
         finished?.into_iter().for_each(|one| one.add_to(tally));
     }
-    let log = logs.join("alone.log");
-    for binary in alone {
-        run_to_end(&binary.name(), &mut binary.command(BINARY_MAY_TAKE), &log)?.add_to(tally);
-    }
-    let mut documentation = cargo();
-    documentation.args(["test", "--quiet", "--workspace", "--doc", "--no-fail-fast"]);
-    run_to_end("tests of the documentation", &mut documentation, &log)?.add_to(tally);
     Ok(())
+}
+
+/// The folder of outputs, created.
+fn logs(target: &Path) -> Result<std::path::PathBuf> {
+    let logs = target.join("test-output");
+    std::fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;
+    Ok(logs)
 }
 
 /// The binaries that share the lanes, in the order of the table, and those that run alone, in their sorted order.

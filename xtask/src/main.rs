@@ -19,6 +19,7 @@ mod sources;
 mod tally;
 mod test;
 mod vm;
+mod windows;
 
 use std::process::ExitCode;
 
@@ -36,6 +37,7 @@ const USAGE: &str = "cargo xt COMMAND
                          mutation testing: the share of mutants that tests kill, in the pure crates and the modes' pure files; takes hours
   vm [--kernel SERIES] [PROGRAM ...]
                          the tests that depend on the kernel, or a program, on Linux 6.1 and 6.12 in emulated machines (root)
+  windows [--setup]      builds for Windows, and runs its tests under Wine
   bench [--mode MODE] [--upstream KUBE-PROXY] [SERVICES ...]
                          builds the shipped profile and prints measurements
   bench fleet [--nodes 50] [--services 200] [--endpoints 10] [--changes 1000] [--phases start,churn,unavailable,certificates,restart]
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::run(rest),
         "mutants" => mutants::run(rest),
         "vm" => vm::run(rest),
+        "windows" => windows::run(rest),
         "bench" => bench::run(rest),
         "demo" => demo::run(rest),
         "package" => package::run(rest),

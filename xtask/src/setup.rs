@@ -19,7 +19,7 @@ const GO: &str = "missing: go 1.26 or newer (go.dev/dl), which builds upstream's
 /// The cargo subcommands that the checks run, with their rustup components.
 const COMPONENTS: [(&str, &str); 2] = [("fmt", "rustfmt"), ("clippy", "clippy")];
 
-/// Checks that everything these uses need is present and, unless they only build a package, that network namespaces can be created;
+/// Checks that everything these uses need is present and, unless they only build a package or run on Windows, that network namespaces can be created;
 /// with `install` adds missing packages and rustup components first.
 ///
 /// # Errors
@@ -34,14 +34,18 @@ pub(crate) fn prepare(uses: &[Use], install: bool) -> Result<()> {
     }
     let mut lacks = installable(uses, &distribution);
     if !lacks.is_empty() && !install {
-        let command = if uses.contains(&Use::Demo) { "demo" } else { "test" };
+        let command = match uses {
+            [Use::Windows] => "windows",
+            _ if uses.contains(&Use::Demo) => "demo",
+            _ => "test",
+        };
         lacks.push(format!("`cargo xt {command} {OPTION}` installs packages and components"));
     }
     if !has_go(uses) {
         lacks.push(GO.into());
     }
     ensure!(lacks.is_empty(), "{}", lacks.join("\n"));
-    if uses == [Use::Package] { Ok(()) } else { check_namespaces() }
+    if uses == [Use::Package] || uses == [Use::Windows] { Ok(()) } else { check_namespaces() }
 }
 
 /// The missing packages and components, one line for each way to get them.

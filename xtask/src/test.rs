@@ -3,7 +3,7 @@
 use crate::setup::{self, Use};
 use crate::shell::{Metadata, last_lines, no_arguments};
 use crate::tally::Tally;
-use crate::{binaries, check, demo, fuzz, lanes, package, vm};
+use crate::{binaries, check, demo, fuzz, lanes, package, vm, windows};
 use anyhow::{Context, Result, ensure};
 use std::process::{Child, Command, Stdio};
 
@@ -21,7 +21,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let install = arguments.first().is_some_and(|argument| argument == setup::OPTION);
     no_arguments(arguments.get(usize::from(install)..).unwrap_or_default())?;
     let mut tally = Tally::default();
-    tally.check("tools and privilege", || setup::prepare(&[Use::Tests, Use::Machines], install));
+    tally.check("tools and privilege", || setup::prepare(&[Use::Tests, Use::Machines, Use::Windows], install));
     if tally.failed == 0
         && let Err(error) = steps(&mut tally)
     {
@@ -37,6 +37,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 fn steps(tally: &mut Tally) -> Result<()> {
     let metadata = Metadata::load()?;
     let peer = build_peer(&metadata)?;
+    let on_windows = windows::start(&metadata)?;
     check::checks(tally);
     tally.check("static executable", || package::for_tests(&metadata));
     let mut built = Vec::new();
@@ -46,7 +47,12 @@ fn steps(tally: &mut Tally) -> Result<()> {
     });
     tally.step("fuzz", |tally| fuzz::all(&metadata, FUZZ_SECONDS, &[], tally));
     tally.check("upstream's kube-proxy, built meanwhile", || finish_peer(peer, &metadata));
-    tally.step("tests", |tally| lanes::run(&built, &metadata.target_directory, tally));
+    let mut for_windows = Vec::new();
+    tally.check("tests for Windows, built meanwhile", || {
+        for_windows = windows::finish(on_windows, &metadata)?;
+        Ok(())
+    });
+    tally.step("tests", |tally| lanes::run(&built, &for_windows, &metadata.target_directory, tally));
     tally.step("other kernels", |tally| vm::all(&metadata, &built, tally));
     tally.check("demo", || demo::run(&[]));
     Ok(())

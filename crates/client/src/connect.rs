@@ -21,6 +21,7 @@ use tower_service::Service;
 
 use super::Timing;
 use super::error::chain;
+use super::platform::limit_unacknowledged;
 use super::proxy::{Proxy, Scheme};
 use super::settings::Settings;
 use super::tls::HTTP2;
@@ -197,7 +198,7 @@ fn tcp(timing: &Timing, limit: Duration) -> HttpConnector {
     tcp.set_keepalive_interval(Some(timing.keepalive));
     tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
     tcp.set_connect_timeout(Some(limit));
-    tcp.set_tcp_user_timeout(Some(timing.unacknowledged));
+    limit_unacknowledged(&mut tcp, timing.unacknowledged);
     tcp
 }
 

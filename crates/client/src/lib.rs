@@ -6,6 +6,7 @@
 //! - [`Client`] sends requests and returns an [`Answer`] with a [`Body`] to read, which `gzip` decompresses: `headers` writes and
 //!   reads headers, `limit` is the rate limit, `transport` holds the connections of one identity, `pool` shares them, `connect`
 //!   and `proxy` establish them, `gate` paces attempts while the server is unreachable.
+//! - `platform` has the operating system's part of connections and exec plugins.
 //! - [`Observe`] receives events for metrics; [`backoff`] paces retries, here and in callers. `error` has the errors.
 //!
 //! [`ferry_api::wire::stream`] decodes bodies; callers repeat requests.
@@ -27,6 +28,7 @@ mod headers;
 pub mod kubeconfig;
 mod limit;
 mod observe;
+mod platform;
 mod pool;
 mod proxy;
 mod settings;

@@ -1,6 +1,6 @@
 //! The child processes of this program: counted, so that it is replaced only while none runs.
 //!
-//! After [`process::replace`](crate::process::replace) no thread would wait for a child, or enforce its time limit, and one that
+//! After `process::replace` no thread would wait for a child, or enforce its time limit, and one that
 //! writes to the kernel would do so beside those of the next run.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
 //! Kernel interfaces: netlink, nf_tables, iptables, ipset, IPVS, connection tracking, addresses, network namespaces, sysctls,
-//! modules.
+//! modules; on Windows: addresses and options of sockets.
 //! Independent of Kubernetes and of the program above.
 //!
 //! - [`netlink`] has messages, sockets, sessions and notifications for all netlink protocols. Those are [`nft`] (nf_tables: typed
@@ -20,25 +20,48 @@
 //! The only crate with `unsafe` code. Everything is synchronous; messages of the kernel are decoded with bounds checks
 //! throughout, so that no byte sequence causes a panic.
 
+#[cfg(target_os = "linux")]
 pub mod capability;
 pub mod children;
+#[cfg(target_os = "linux")]
 pub mod clock;
+#[cfg(target_os = "linux")]
 pub mod conntrack;
+#[cfg(target_os = "linux")]
 pub mod datagram;
+#[cfg(target_os = "linux")]
 pub mod dummy;
+#[cfg(target_os = "linux")]
 pub mod errno;
+#[cfg(target_os = "linux")]
 pub mod forward;
+pub mod interface;
+#[cfg(target_os = "linux")]
 pub mod ipset;
+#[cfg(target_os = "linux")]
 pub mod iptables;
+#[cfg(target_os = "linux")]
 pub mod ipvs;
+#[cfg(target_os = "linux")]
 pub mod link;
+#[cfg(target_os = "linux")]
 pub mod memory;
+#[cfg(target_os = "linux")]
 pub mod module;
+#[cfg(target_os = "linux")]
 pub mod netlink;
+#[cfg(target_os = "linux")]
 pub mod netns;
+#[cfg(target_os = "linux")]
 pub mod nfacct;
+#[cfg(target_os = "linux")]
 pub mod nft;
+#[cfg(target_os = "linux")]
 pub mod process;
+#[cfg(target_os = "linux")]
 pub mod profile;
+#[cfg(target_os = "linux")]
 pub mod sysctl;
 pub mod text;
+#[cfg(windows)]
+pub mod windows;

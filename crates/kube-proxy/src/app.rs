@@ -14,23 +14,21 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
-use ferry_kernel::{memory, sysctl};
 use ferry_model::{ReplyOwner, Settings};
 use ferry_plane::mailbox::Mailbox;
 use ferry_plane::{SyncEngine, thread_name};
-use ferry_plane_userspace::Onward;
 use tokio::task::{LocalSet, spawn_blocking};
 
 use crate::core::{Core, Desk, EngineHandle, NodeFacts};
 use crate::engine_loop;
 use crate::events::{Event, Recorder};
-use crate::flows::{Behind, Cleaner, FlowObserver, FlowReports, Replies};
+use crate::flows::{Behind, FlowObserver, FlowReports, Replies};
 use crate::handover::Handover;
 use crate::health::{Pulse, Pulses};
 use crate::input::Input;
 use crate::metrics::Metrics;
 use crate::origin::{Opened, Origin};
-use crate::planes::{Candidates, EffectiveMode, InheritedSockets, Opening, RuleDomain, Serving};
+use crate::planes::{Candidates, EffectiveMode, InheritedSockets, Onward, Opening, RuleDomain, Serving};
 use crate::platform::supervisor::{self, Readiness};
 use crate::reload::{self, Reload};
 use crate::report::{Changes, Inbox, Reporter, Reports, SharedInbox};
@@ -41,7 +39,7 @@ use crate::serve::status::{Setup, Status};
 use crate::snapshot::{ObjectHandOver, SnapshotPeers, SnapshotSetup};
 use crate::source::Sink;
 use crate::threads::{STACK_BYTES, ThreadEnds, Threads};
-use crate::{core, planes, platform, version};
+use crate::{core, flows, planes, platform, version};
 
 /// The inputs of a run.
 #[derive(Debug)]
@@ -86,7 +84,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     metrics.add_mode(of_mode)?;
     let periods = config.effective();
     let setup = Setup::new(&config, options.flags.clone());
-    let flows = start_flows(replies(plane.profile.reply_owner, serving.as_ref()), &metrics, &threads)?;
+    let flows = start_flows(plane.profile.reply_owner, serving.as_ref(), (&metrics, &threads))?;
     let handovers = start_handovers(domains, config.clone(), &flows, (&supported, &options.sockets));
     let families = families_of(&engines);
     reload.serves(&families);
@@ -185,7 +183,7 @@ fn prepare_process(options: &RunOptions) -> anyhow::Result<()> {
     platform::require_net_admin()?;
     platform::set_connection_tracking(&options.config.conntrack);
     // A hundred thousand endpoints are decoded on one thread and kept by others.
-    memory::share_one_arena();
+    platform::share_one_arena();
     Ok(())
 }
 
@@ -215,7 +213,7 @@ fn take_objects(
 /// The families of this machine's kernel.
 fn supported_families() -> Vec<Family> {
     let mut families = vec![Family::V4];
-    if sysctl::ipv6_available() {
+    if platform::supports(Family::V6) {
         families.push(Family::V6);
     } else {
         tracing::info!(family = %Family::V6, "Family is disabled in the kernel, not serving it");
@@ -286,20 +284,17 @@ fn start_engine(
     Ok(EngineHandle::new(family, sender, Arc::clone(pulse)))
 }
 
-/// The sender of replies: in a mode that serves connections itself, with what is behind its listeners.
-fn replies(owner: ReplyOwner, serving: Option<&Arc<dyn Serving>>) -> Replies {
+/// Starts the conntrack cleaner, which knows the sender of replies: in a mode that serves connections itself, with what is behind its
+/// listeners. Returns the state through which engines report to it.
+fn start_flows(
+    owner: ReplyOwner,
+    serving: Option<&Arc<dyn Serving>>,
+    (metrics, threads): (&Arc<Metrics>, &Threads),
+) -> anyhow::Result<Arc<FlowReports>> {
     let behind = serving
         .cloned()
         .map(|serving| -> Arc<Behind> { Arc::new(move |family, port| serving.endpoints_of_datagrams(family, port)) });
-    Replies { owner, behind }
-}
-
-/// Starts the conntrack cleaner; returns the state through which engines report to it.
-fn start_flows(replies: Replies, metrics: &Arc<Metrics>, threads: &Threads) -> anyhow::Result<Arc<FlowReports>> {
-    let flows = Arc::new(FlowReports::default());
-    let cleaner = Cleaner::new(Arc::clone(&flows), Arc::clone(metrics), planes::devices(), replies);
-    threads.spawn("flows", STACK_BYTES, move || cleaner.run())?;
-    Ok(flows)
+    flows::start(Replies { owner, behind }, planes::devices(), metrics, threads)
 }
 
 fn start_core(desk: Desk, inputs: mpsc::Receiver<Input>, threads: &Threads) -> anyhow::Result<()> {

@@ -14,6 +14,7 @@ use ferry_plane::{Next, Outcome, SyncEngine, UnitId};
 
 use crate::flows::FlowObserver;
 use crate::health::Pulse;
+use crate::platform;
 use crate::report::{Report, Reports, SyncPass};
 
 /// Interval of full syncs, whatever the notifications.
@@ -143,7 +144,7 @@ impl Loop {
             Step::Nothing => return false,
             Step::Trim => {
                 self.agenda.trim = None;
-                ferry_kernel::memory::trim();
+                platform::trim_memory();
                 return true;
             }
             Step::Sync => <dyn SyncEngine>::sync,
@@ -185,7 +186,7 @@ impl Loop {
         let pass = SyncPass { family, outcome, pending, synced, settled, ended };
         self.setup.reports.send(Report::SyncPass(Box::new(pass)));
         if large {
-            ferry_kernel::memory::trim();
+            platform::trim_memory();
             self.agenda.trim = Some(now + LITTER);
         }
     }

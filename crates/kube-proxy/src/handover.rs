@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::flows::FlowReports;
 use crate::planes::{self, Established, RetireError, Retirement, RuleDomain};
+use crate::platform;
 use crate::report::SyncPass;
 
 /// The domains of other modes and variants, and the times of the sweeps of each family.
@@ -169,7 +170,7 @@ impl Sweep {
             self.pause = pause(&found, self.pause);
             if found.iter().any(|found| *found != SweepResult::Nothing) {
                 // The read rules may have been large.
-                ferry_kernel::memory::trim();
+                platform::trim_memory();
             }
             // Without a receiver the program is ending.
             let _ = completed.send(self);

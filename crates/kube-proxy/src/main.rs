@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ferry_kube_proxy::commands::execute(std::env::args_os())
+    ferry_kube_proxy::platform::run_program(ferry_kube_proxy::commands::execute)
 }

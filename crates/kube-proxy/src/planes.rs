@@ -2,28 +2,41 @@
 //! modes. A mode is a file below.
 
 mod candidates;
+#[cfg(target_os = "linux")]
 mod forward;
+#[cfg(target_os = "linux")]
 mod iptables;
+#[cfg(target_os = "linux")]
 mod ipvs;
+#[cfg(all(windows, feature = "testing"))]
+mod memory;
+#[cfg(target_os = "linux")]
 mod nftables;
+#[cfg(not(target_os = "linux"))]
+mod onward;
+#[cfg(target_os = "linux")]
 mod userspace;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
-use ferry_kernel::errno::ErrorClass;
 use ferry_model::{Endpoint, Profile, Settings};
 use ferry_plane::{CommitError, Served, SyncEngine};
+
+#[cfg(target_os = "linux")]
+pub use ferry_plane_userspace::Onward;
+#[cfg(not(target_os = "linux"))]
+pub use onward::Onward;
 
 pub use self::candidates::{Candidates, EffectiveMode, Failures};
 use crate::input::Input;
 use crate::metrics::Row;
 use crate::metrics::mode::Register;
+use crate::platform::{self, OpenSocket};
 use crate::threads::Threads;
 
 /// The result of opening the engine of one family.
@@ -51,6 +64,7 @@ pub struct Plane {
 }
 
 /// The name of the thread that waits for foreign changes and wakes the engines.
+#[cfg(target_os = "linux")]
 const LISTENER: &str = "listener";
 
 /// The inputs of a mode.
@@ -91,7 +105,7 @@ pub trait Serving: Send + Sync {
     ///
     /// # Errors
     /// The system's error if descriptors are exhausted.
-    fn sockets(&self) -> io::Result<Vec<(String, OwnedFd)>>;
+    fn sockets(&self) -> io::Result<Vec<(String, OpenSocket)>>;
     /// The endpoints to which the UDP listener at this port leads; `None` if there is none.
     fn endpoints_of_datagrams(&self, family: Family, port: u16) -> Option<Arc<[Endpoint]>>;
     /// The rules of this family are in force: sockets of the process before that nothing has taken are closed.
@@ -105,7 +119,7 @@ pub trait Serving: Send + Sync {
 
 /// Listening sockets of the process before, each with its name. They are closed with this, unless a mode takes them.
 #[derive(Debug, Default)]
-pub struct InheritedSockets(Mutex<Vec<(String, OwnedFd)>>);
+pub struct InheritedSockets(Mutex<Vec<(String, OpenSocket)>>);
 
 /// A part of the kernel that holds rules of one mode, in both families: the tables that one tool writes, an nf_tables table of
 /// its own, the virtual servers. Two modes may have domains of the same sort, such as tables of different names, never the
@@ -167,25 +181,33 @@ pub enum Leftovers {
 
 /// The mode isn't in this build.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("mode {mode:?} is not supported by this build, which has: {}", names())]
+#[error("mode {mode:?} {}", missing(mode))]
 pub struct NoPlane {
     /// its name
     mode: String,
 }
 
 /// The list of modes. Tests compare other lists with a row for each mode with it.
+#[cfg(target_os = "linux")]
 pub const PLANES: &[Plane] = &[iptables::PLANE, ipvs::PLANE, nftables::PLANE, userspace::PLANE];
+
+/// The list of modes.
+#[cfg(not(target_os = "linux"))]
+pub const PLANES: &[Plane] = &[
+    #[cfg(feature = "testing")]
+    memory::PLANE,
+];
 
 // === impl InheritedSockets ===
 
 impl InheritedSockets {
     /// These sockets.
-    pub fn new(sockets: Vec<(String, OwnedFd)>) -> Self {
+    pub fn new(sockets: Vec<(String, OpenSocket)>) -> Self {
         Self(Mutex::new(sockets))
     }
 
     /// All of them; a second call returns none.
-    pub fn take(&self) -> Vec<(String, OwnedFd)> {
+    pub fn take(&self) -> Vec<(String, OpenSocket)> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -266,16 +288,21 @@ pub fn in_use(family: Family) -> io::Result<bool> {
             Ok(true) => return Ok(true),
             Ok(false) => {}
             // A kernel without the subsystem of the mode's rules has none of them.
-            Err(error) if ErrorClass::of(&error).lacks_subsystem() => {}
+            Err(error) if platform::lacks_subsystem(&error) => {}
             Err(error) => unknown = Some(error),
         }
     }
     unknown.map_or(Ok(false), Err)
 }
 
-fn names() -> String {
+/// Why there is no such mode here, and what there is.
+fn missing(mode: &str) -> String {
     let names: Vec<&str> = PLANES.iter().map(|plane| plane.mode).collect();
-    names.join(", ")
+    let names = if names.is_empty() { "no mode yet".to_owned() } else { names.join(", ") };
+    match platform::why_missing(mode) {
+        Some(why) => format!("{why}; this build has: {names}"),
+        None => format!("is not supported by this build, which has: {names}"),
+    }
 }
 
 #[cfg(test)]

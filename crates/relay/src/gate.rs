@@ -7,7 +7,8 @@ use tokio::net::TcpStream;
 
 use crate::port::Port;
 use crate::route::Route;
-use crate::socket::{self, Bind};
+use crate::socket::Bind;
+use crate::system;
 
 /// A TCP listener for connections to many destinations, which netfilter redirects to it (`dnat`, `redirect`). The port of each
 /// is found by its original destination.
@@ -74,6 +75,6 @@ impl Target {
 fn redirected_from(stream: &TcpStream) -> Option<SocketAddr> {
     let local = stream.local_addr().ok()?;
     // Fails without connection tracking. With it, a connection that was not redirected has its local address here.
-    let original = socket::original_destination(stream, local.is_ipv6()).ok()?;
+    let original = system::original_destination(stream, local.is_ipv6()).ok()?;
     ((original.ip(), original.port()) != (local.ip(), local.port())).then_some(original)
 }

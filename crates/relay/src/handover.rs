@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
+use crate::protocol::Protocol;
 use crate::route::Destination;
-use crate::socket::{Bind, Protocol};
+use crate::socket::Bind;
+use crate::system::OpenSocket;
 
 /// The longest name that systemd's file-descriptor store takes (`FDNAME` in sd_notify(3)).
 const MAX_NAME_BYTES: usize = 255;
@@ -39,7 +40,7 @@ pub struct InvalidName;
 /// them are then reset, unless the other process still serves them.
 #[derive(Debug, Default)]
 pub struct Inheritance {
-    sockets: Mutex<HashMap<SocketName, OwnedFd>>,
+    sockets: Mutex<HashMap<SocketName, OpenSocket>>,
 }
 
 // === impl SocketName ===
@@ -110,7 +111,7 @@ impl std::error::Error for InvalidName {}
 
 impl Inheritance {
     /// The sockets with their names as text. One whose name can't be read, or occurs a second time, is logged and closed.
-    pub fn new(sockets: impl IntoIterator<Item = (String, OwnedFd)>) -> Self {
+    pub fn new(sockets: impl IntoIterator<Item = (String, OpenSocket)>) -> Self {
         let mut named = HashMap::new();
         for (text, socket) in sockets {
             match text.parse() {

@@ -12,6 +12,7 @@
 //!   through a buffer on the stack (`copy/buffered.rs`), so that an idle connection owns neither buffer nor pipe.
 //! - `udp` has an association for each client of a listener.
 //! - [`Worker`] (`worker.rs`) is a thread with its runtime; a connection stays on one.
+//! - `system` has the operating system's part, a file for each: Linux and Windows.
 //! - [`PortCounters`], [`EndpointCounters`] and [`Totals`] are read without a lock; [`raise_limit`] raises the limit of
 //!   descriptors.
 //!
@@ -22,16 +23,17 @@ mod choose;
 mod config;
 mod copy;
 mod counters;
-mod descriptors;
 mod endpoint;
 mod gate;
 mod handover;
 mod listener;
 mod port;
+mod protocol;
 mod relay;
 mod route;
 mod socket;
 mod sources;
+mod system;
 mod tcp;
 mod udp;
 mod worker;
@@ -40,14 +42,15 @@ pub use balancer::{Balancer, DEFAULT_PENALTY};
 pub use choose::{Choice, Choose, MAX_TRIES};
 pub use config::{Config, Keepalive, Removal};
 pub use counters::{Count, EndpointCounters, Gauge, PortCounters, Totals};
-pub use descriptors::raise_limit;
 pub use endpoint::Endpoint;
 pub use gate::Gate;
 pub use handover::{Inheritance, InvalidName, SocketName};
 pub use listener::{Listener, ListenerState};
 pub use port::Port;
+pub use protocol::Protocol;
 pub use relay::{ListenerId, Relay};
 pub use route::{Destination, Route, Routes};
-pub use socket::{Bind, Protocol};
+pub use socket::Bind;
 pub use sources::SourceRanges;
+pub use system::{OpenSocket, raise_limit};
 pub use worker::Worker;

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -12,7 +11,9 @@ use tokio::time::sleep;
 use crate::config::Keepalive;
 use crate::gate::Target;
 use crate::port::Port;
-use crate::socket::{self, Bind, Protocol};
+use crate::protocol::Protocol;
+use crate::socket::{self, Bind};
+use crate::system::{self, OpenSocket};
 use crate::worker::WorkerHandle;
 use crate::{tcp, udp};
 
@@ -96,7 +97,7 @@ impl ListenerStatus {
     }
 
     /// A duplicate of the socket, if it is open.
-    pub(crate) fn socket(&self) -> Option<io::Result<OwnedFd>> {
+    pub(crate) fn socket(&self) -> Option<io::Result<OpenSocket>> {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Open(serving) => Some(serving.duplicate()),
             State::Failed(_) | State::Lost(_) => None,
@@ -152,7 +153,7 @@ impl Serving {
     /// Uses an open socket, if it is of this protocol and address; otherwise it is closed.
     fn adopt(
         protocol: Protocol,
-        socket: OwnedFd,
+        socket: OpenSocket,
         address: Option<SocketAddr>,
         keepalive: Keepalive,
     ) -> io::Result<Self> {
@@ -173,10 +174,10 @@ impl Serving {
         }
     }
 
-    fn duplicate(&self) -> io::Result<OwnedFd> {
+    fn duplicate(&self) -> io::Result<OpenSocket> {
         match self {
-            Self::Tcp(listener) => listener.as_fd().try_clone_to_owned(),
-            Self::Udp(socket) => socket.as_fd().try_clone_to_owned(),
+            Self::Tcp(listener) => system::duplicate(listener),
+            Self::Udp(socket) => system::duplicate(socket),
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +17,9 @@ use crate::endpoint::Endpoint;
 use crate::gate::{Gate, Target};
 use crate::listener::{self, Listener, ListenerState, ListenerStatus, Reopening, Serving};
 use crate::port::Port;
-use crate::socket::{Bind, Protocol};
+use crate::protocol::Protocol;
+use crate::socket::Bind;
+use crate::system::OpenSocket;
 use crate::worker::{Worker, WorkerHandle};
 
 /// Interval of the looks for the end of the last connection while draining.
@@ -187,7 +188,7 @@ impl Relay {
     ///
     /// # Errors
     /// The system's error if descriptors are exhausted.
-    pub fn sockets(&self) -> io::Result<Vec<(ListenerId, OwnedFd)>> {
+    pub fn sockets(&self) -> io::Result<Vec<(ListenerId, OpenSocket)>> {
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         listeners
             .iter()

@@ -1,27 +1,18 @@
 //! Opens listening sockets, and sets the options of connections.
 
-use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::OwnedFd;
 
-use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::config::{Config, Keepalive};
+use crate::protocol::Protocol;
+use crate::system::{self, OpenSocket};
 
 /// Connections that wait to be accepted; the kernel limits it further (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 /// Receive buffer of a UDP listener, which all its clients share; the kernel limits it further (`net.core.rmem_max`).
 const DATAGRAM_BUFFER_BYTES: usize = 4 << 20;
-
-/// The transport protocol of a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
-    /// TCP
-    Tcp,
-    /// UDP
-    Udp,
-}
 
 /// Where a listener gets its socket from.
 #[derive(Debug)]
@@ -35,28 +26,17 @@ pub enum Bind {
         reuse_port: bool,
     },
     /// It is open already: bound, and of TCP also listening. For example one from another process.
-    Open(OwnedFd),
+    Open(OpenSocket),
     /// The process before has left an open one. If that is not of this protocol and address, or does not listen, it is closed, and one is
     /// opened. After a failure one is opened, too.
     Inherited {
         /// The open socket.
-        socket: OwnedFd,
+        socket: OpenSocket,
         /// The address and port; with port 0 the socket may have any.
         address: SocketAddr,
         /// As for [`Bind::Address`], if one is opened.
         reuse_port: bool,
     },
-}
-
-// === impl Protocol ===
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-        })
-    }
 }
 
 // === impl Bind ===
@@ -85,7 +65,7 @@ pub(crate) fn prepare_listener(listener: TcpListener, keepalive: Keepalive) -> i
     let socket = SockRef::from(&listener);
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_keepalive(&parameters(keepalive))?;
+    system::set_keepalive(&socket, keepalive)?;
     Ok(listener)
 }
 
@@ -99,43 +79,28 @@ pub(crate) fn prepare_datagrams(socket: UdpSocket) -> io::Result<UdpSocket> {
     let options = SockRef::from(&socket);
     options.set_nonblocking(true)?;
     options.set_recv_buffer_size(DATAGRAM_BUFFER_BYTES)?;
+    system::prepare_datagrams(&socket)?;
     Ok(socket)
 }
 
 /// Starts to connect to an endpoint, without waiting.
 pub(crate) fn connect(address: SocketAddr, config: &Config) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), None)?;
+    let socket = system::open_connecting(address)?;
     socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_keepalive(&parameters(config.keepalive))?;
-    if let Some(mark) = config.mark {
-        socket.set_mark(mark)?;
-    }
+    system::set_keepalive(&socket, config.keepalive)?;
+    system::set_mark(&socket, config.mark)?;
     match socket.connect(&address.into()) {
-        Err(error) if !is_in_progress(&error) => Err(error),
+        Err(error) if !system::is_in_progress(&error) => Err(error),
         Ok(()) | Err(_) => Ok(socket.into()),
     }
 }
 
 /// Opens a UDP socket for datagrams to an endpoint.
 pub(crate) fn connect_datagrams(endpoint: SocketAddr, config: &Config) -> io::Result<UdpSocket> {
-    let socket = Socket::new(Domain::for_address(endpoint), Type::DGRAM.nonblocking(), None)?;
-    if let Some(mark) = config.mark {
-        socket.set_mark(mark)?;
-    }
+    let socket = system::open_datagrams(endpoint)?;
+    system::set_mark(&socket, config.mark)?;
     socket.connect(&endpoint.into())?;
     Ok(socket.into())
-}
-
-/// The destination that a connection had before netfilter redirected it, from the record of connection tracking: `SO_ORIGINAL_DST`
-/// (linux/netfilter_ipv4.h), `IP6T_SO_ORIGINAL_DST` (linux/netfilter_ipv6/ip6_tables.h). That of a connection that was not redirected is
-/// its local address.
-///
-/// # Errors
-/// The system's error: `ENOENT` if connection tracking has no record, `ENOPROTOOPT` if it is not loaded.
-pub(crate) fn original_destination(stream: &tokio::net::TcpStream, ipv6: bool) -> io::Result<SocketAddr> {
-    let socket = SockRef::from(stream);
-    let address = if ipv6 { socket.original_dst_v6() } else { socket.original_dst_v4() }?;
-    address.as_socket().ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Checks that a socket that was given open has this protocol, is bound, of TCP also listens, and has this address; any port if
@@ -143,17 +108,13 @@ pub(crate) fn original_destination(stream: &tokio::net::TcpStream, ipv6: bool) -
 ///
 /// # Errors
 /// The system's error, or one that names the difference.
-pub(crate) fn check(socket: &OwnedFd, protocol: Protocol, wanted: Option<SocketAddr>) -> io::Result<()> {
+pub(crate) fn check(socket: &OpenSocket, protocol: Protocol, wanted: Option<SocketAddr>) -> io::Result<()> {
     let socket = SockRef::from(socket);
-    let (kind, transport) = match protocol {
-        Protocol::Tcp => (Type::STREAM, socket2::Protocol::TCP),
-        Protocol::Udp => (Type::DGRAM, socket2::Protocol::UDP),
-    };
     let bound = socket.local_addr()?.as_socket().ok_or_else(|| io::Error::other("it is not an IP socket"))?;
-    if socket.r#type()? != kind || socket.protocol()? != Some(transport) {
+    if !system::is_of(&socket, protocol)? {
         return Err(io::Error::other(format!("it is not a socket of {protocol}")));
     }
-    if bound.port() == 0 || protocol == Protocol::Tcp && !socket.is_listener()? {
+    if bound.port() == 0 || protocol == Protocol::Tcp && !system::is_listening(&socket)? {
         return Err(io::Error::other("it does not listen"));
     }
     match wanted {
@@ -164,25 +125,12 @@ pub(crate) fn check(socket: &OwnedFd, protocol: Protocol, wanted: Option<SocketA
     }
 }
 
-fn is_in_progress(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::WouldBlock
-        || rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::INPROGRESS)
-}
-
 fn bound(address: SocketAddr, reuse_port: bool, kind: Type) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), kind, None)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    if kind == Type::STREAM {
-        // Connections in TIME_WAIT don't keep the address from a listener. On UDP it would let sockets share the address.
-        socket.set_reuse_address(true)?;
-    }
-    socket.set_reuse_port(reuse_port)?;
+    system::share_address(&socket, kind, reuse_port)?;
     socket.bind(&address.into())?;
     Ok(socket)
-}
-
-fn parameters(keepalive: Keepalive) -> TcpKeepalive {
-    TcpKeepalive::new().with_time(keepalive.idle).with_interval(keepalive.interval).with_retries(keepalive.probes)
 }

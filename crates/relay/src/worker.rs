@@ -5,13 +5,13 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use ferry_kernel::datagram::Datagrams;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Notify;
 
 use crate::config::Config;
 use crate::copy::Pipes;
 use crate::counters::Totals;
+use crate::system::Datagrams;
 
 /// One of the relay's threads, not started yet: the caller provides the thread, and calls [`Worker::run`] on it.
 #[derive(Debug)]

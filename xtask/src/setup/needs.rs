@@ -18,6 +18,8 @@ pub(crate) enum Use {
     Machines,
     /// `cargo xt package`.
     Package,
+    /// `cargo xt windows`.
+    Windows,
 }
 
 /// A command or a file, and its packages.
@@ -34,9 +36,9 @@ pub(crate) struct Need {
 
 /// All needs that are met by a distribution's package. Toolchains (Rust, Go) are installed otherwise.
 const NEEDS: &[Need] = {
-    use Use::{Demo, Machines, Package, Rules, Tests};
+    use Use::{Demo, Machines, Package, Rules, Tests, Windows};
     &[
-        command("cc", "gcc", "gcc", &[Demo, Package, Tests]),
+        command("cc", "gcc", "gcc", &[Demo, Package, Tests, Windows]),
         command("c++", "g++", "gcc-c++", &[Tests]),
         command("ip", "iproute2", "iproute", &[Demo, Tests, Machines]),
         command("nft", "nftables", "nftables", &[Rules, Tests, Machines]),
@@ -58,8 +60,10 @@ const NEEDS: &[Need] = {
         command("gzip", "gzip", "gzip", &[Machines]),
         command("tar", "tar", "tar", &[Machines, Tests]),
         command("find", "findutils", "findutils", &[Machines, Tests]),
-        command("apt-get", "apt", "apt", &[Machines]),
-        command("dpkg-deb", "dpkg", "dpkg", &[Machines, Package, Tests]),
+        command("apt-get", "apt", "apt", &[Machines, Windows]),
+        command("dpkg-deb", "dpkg", "dpkg", &[Machines, Package, Tests, Windows]),
+        command("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64", "mingw64-gcc", &[Windows]),
+        command("wine", "wine", "wine-core", &[Windows]),
         command("mmdebstrap", "mmdebstrap", "mmdebstrap", &[Tests]),
         command("strip", "binutils", "binutils", &[Tests]),
         command("systemd-analyze", "systemd", "systemd", &[Tests]),
@@ -80,7 +84,7 @@ const NEEDS: &[Need] = {
         Need {
             name: "Debian's archive keys",
             files: &["/usr/share/keyrings/debian-archive-keyring.gpg"],
-            uses: &[Machines, Tests],
+            uses: &[Machines, Tests, Windows],
             apt: "debian-archive-keyring",
             dnf: "debian-keyring",
         },
@@ -170,7 +174,7 @@ mod tests {
         assert_eq!(names(&[Use::Demo]), ["cc", "ip", "unshare", "nsenter", "setpriv"]);
         assert_eq!(names(&[Use::Rules]), ["nft"]);
         assert_eq!(names(&[]), [""; 0]);
-        let all = names(&[Use::Demo, Use::Rules, Use::Tests, Use::Machines, Use::Package]);
+        let all = names(&[Use::Demo, Use::Rules, Use::Tests, Use::Machines, Use::Package, Use::Windows]);
         assert_eq!(all.len(), NEEDS.len(), "no need without a use, none twice");
     }
 

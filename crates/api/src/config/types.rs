@@ -21,6 +21,8 @@ pub const MODE_USERSPACE: &str = "userspace";
 pub const WAY_REDIRECT: &str = "redirect";
 /// userspaceWay: the proxy listens at the addresses of Services.
 pub const WAY_BIND: &str = "bind";
+/// Of Windows; `mode` if it is `userspace` or blank there. Upstream has removed it.
+pub const MODE_WINUSERSPACE: &str = "winuserspace";
 
 /// detectLocalMode: the source is in clusterCIDR; the default.
 pub const LOCAL_MODE_CLUSTER_CIDR: &str = "ClusterCIDR";

@@ -6,7 +6,7 @@ use super::port_range::PortRange;
 use super::types::{
     Ipvs, KubeProxyConfiguration, LOCAL_MODE_BRIDGE_INTERFACE, LOCAL_MODE_CLUSTER_CIDR,
     LOCAL_MODE_INTERFACE_NAME_PREFIX, LOCAL_MODE_NODE_CIDR, LogOptions, Logging, MODE_IPTABLES, MODE_IPVS,
-    MODE_NFTABLES, MODE_USERSPACE, NODE_PORT_ADDRESSES_PRIMARY, WAY_BIND, WAY_REDIRECT,
+    MODE_NFTABLES, MODE_USERSPACE, MODE_WINUSERSPACE, NODE_PORT_ADDRESSES_PRIMARY, WAY_BIND, WAY_REDIRECT,
 };
 use super::{GoDuration, gates, place, quantity};
 use crate::object::Family;
@@ -351,7 +351,8 @@ fn validate_ipvs(ipvs: &Ipvs, found: &mut Findings) {
 }
 
 fn validate_mode(mode: &str, found: &mut Findings) {
-    if !mode.is_empty() && !MODES.contains(&mode) {
+    // The choice of the mode says on which system it is.
+    if !mode.is_empty() && mode != MODE_WINUSERSPACE && !MODES.contains(&mode) {
         let why = "must be iptables, ipvs, nftables, userspace or blank (blank means the best-available proxy [currently iptables])";
         found.invalid_text("KubeProxyConfiguration.Mode.ProxyMode", mode, why);
     }

@@ -5,9 +5,9 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use crate::kubeconfig::Exec;
+use crate::platform::ProcessGroup;
 use ferry_kernel::children::ChildProcess;
 use ferry_kernel::text::in_one_line;
-use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 
@@ -34,10 +34,6 @@ pub(super) enum Outcome {
     Missing(String),
 }
 
-/// The plugin's process group, killed on drop. `None` once the plugin has exited by itself: processes that it left behind are
-/// meant to stay.
-struct Group(Option<Pid>);
-
 // === impl Outcome ===
 
 impl Outcome {
@@ -52,17 +48,6 @@ impl Outcome {
     }
 }
 
-// === impl Group ===
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(leader) = self.0 {
-            // A shell's children hold its pipes, so that killing the shell alone isn't enough. They may have exited already.
-            let _gone = kill_process_group(leader, Signal::KILL);
-        }
-    }
-}
-
 /// Runs a plugin to its end.
 pub(super) async fn run(exec: &Exec, about: &str, limit: Duration) -> Outcome {
     let mut command = Command::new(&exec.command);
@@ -73,18 +58,17 @@ pub(super) async fn run(exec: &Exec, about: &str, limit: Duration) -> Outcome {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0)
         .kill_on_drop(true);
+    ProcessGroup::prepare(&mut command);
     let _counted = ChildProcess::begin();
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => return Outcome::Missing(format!("failed to start: {}", reason(&error))),
     };
-    let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-    let mut group = Group(pid);
+    let mut group = ProcessGroup::of(&child);
     match tokio::time::timeout(limit, finish(&mut child)).await {
         Ok(Ok((status, printed, complaint))) => {
-            group.0 = None;
+            group.release();
             let complaint = in_one_line(&String::from_utf8_lossy(&complaint));
             if status.success() && !complaint.is_empty() {
                 // Upstream passes it on to its own stderr. The operator needs it: an expired login, a deprecated flag.

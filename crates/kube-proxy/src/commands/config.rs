@@ -92,6 +92,7 @@ pub(super) fn complete_with(flags: &Flags, text: Option<String>) -> anyhow::Resu
         name if !name.is_empty() => name,
         _ => platform::host_name().context("empty hostname is invalid")?,
     };
+    config.mode = platform::mode_of_system(config.mode);
     let manifests = flags.path("manifests").map(str::to_owned);
     if manifests.is_some() {
         let unused = ["kubeconfig", "master"].into_iter().filter(|name| flags.path(name).is_some());

@@ -13,18 +13,17 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use ferry_api::config::GivenGate;
-use ferry_kernel::process::{self, HandedOver};
 
 use crate::app::{self, RunOptions};
 use crate::cli::{self, Flags, Request};
 use crate::logging;
 use crate::planes::InheritedSockets;
-use crate::platform::supervisor;
+use crate::platform::{self, HandedOver, supervisor};
 
 pub use config::{Configured, complete};
 
 /// Executes a command line; returns the exit code.
-pub fn execute(args: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
+pub fn execute(args: Vec<std::ffi::OsString>) -> ExitCode {
     let flags = match cli::parse(args) {
         Ok(Request::Run(flags)) => flags,
         Ok(Request::Print(text)) => return print(&mut io::stdout(), &text, ExitCode::SUCCESS),
@@ -55,7 +54,7 @@ fn note_gate(gate: GivenGate) {
 }
 
 fn dispatch(flags: &Flags) -> anyhow::Result<()> {
-    let HandedOver { configuration, objects, sockets } = process::handed_over();
+    let HandedOver { configuration, objects, sockets } = platform::handed_over();
     let configured = match configuration {
         // After a reload: the text that the former run validated. The file may have changed again.
         Some(memory) => io::read_to_string(memory)

@@ -19,6 +19,7 @@ use super::reports::FlowReports;
 use super::table::ConntrackTable;
 use super::unanswered::{Unanswered, UnansweredFlow, WATCHED, WatchError};
 use crate::metrics::Metrics;
+use crate::threads::{STACK_BYTES, Threads};
 
 /// Maximum number of stale flows taken from one list, which bounds memory: 1.4 MB. If there are more, the list is repeated
 /// after these are deleted.
@@ -29,7 +30,7 @@ const LARGE: usize = 2048;
 
 /// Deletes stale flows.
 #[derive(Debug)]
-pub struct Cleaner {
+pub(super) struct Cleaner {
     reports: Arc<FlowReports>,
     metrics: Arc<Metrics>,
     /// names of devices whose addresses don't count as the node's
@@ -82,12 +83,28 @@ impl PassError {
     }
 }
 
+/// Starts the cleaner; returns the state through which engines report to it. `own_devices`: of the proxy, whose addresses don't count as the node's.
+///
+/// # Errors
+/// If the thread can't be started.
+pub fn start(
+    replies: Replies,
+    own_devices: Vec<&'static str>,
+    metrics: &Arc<Metrics>,
+    threads: &Threads,
+) -> anyhow::Result<Arc<FlowReports>> {
+    let flows = Arc::new(FlowReports::default());
+    let cleaner = Cleaner::new(Arc::clone(&flows), Arc::clone(metrics), own_devices, replies);
+    threads.spawn("flows", STACK_BYTES, move || cleaner.run())?;
+    Ok(flows)
+}
+
 // === impl Cleaner ===
 
 impl Cleaner {
     /// A cleaner for these reports. The addresses of devices that a mode creates for itself don't count as the node's. `replies`:
     /// the sender of replies of translated flows in this mode.
-    pub fn new(
+    pub(super) fn new(
         reports: Arc<FlowReports>,
         metrics: Arc<Metrics>,
         own_devices: Vec<&'static str>,
@@ -99,7 +116,7 @@ impl Cleaner {
     }
 
     /// Never ends.
-    pub fn run(mut self) -> ! {
+    pub(super) fn run(mut self) -> ! {
         loop {
             let next = Family::ALL.into_iter().filter_map(|family| self.unanswered.of(family).next()).min();
             for family in self.reports.wait(&self.pace, next) {

@@ -14,8 +14,8 @@ mod row;
 pub mod snapshot;
 pub mod source;
 mod text;
-pub mod userspace;
 
 pub use registry::{Metrics, TABLE};
+pub(crate) use row::row;
 pub use row::{Buckets, MetricKind, Row};
 pub use text::number;

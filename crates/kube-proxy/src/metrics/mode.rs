@@ -99,7 +99,7 @@ const RULES_LAST: Row = row(
     TABLE_FAMILY,
     "[ALPHA] Number of iptables rules written by kube-proxy in last sync",
 );
-pub(super) const FAILURES: Row = row(
+pub(crate) const FAILURES: Row = row(
     "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
     Counter,
     FAMILY,
@@ -266,7 +266,7 @@ impl ModeMetrics for IptablesMetrics {
 }
 
 /// Sets a counter to an external count. A smaller count means that the external one was reset.
-pub(super) fn catch_up(counters: &IntCounterVec, labels: &[&str], value: u64) {
+pub(crate) fn catch_up(counters: &IntCounterVec, labels: &[&str], value: u64) {
     let counter = counters.with_label_values(labels);
     if value < counter.get() {
         counter.reset();

@@ -56,7 +56,7 @@ use Buckets::{CertificateAge, Commit, NetworkProgramming, RequestSeconds, Reques
 use MetricKind::{Counter, Gauge as GaugeKind, Histogram};
 
 /// A row.
-pub(super) const fn row(
+pub(crate) const fn row(
     name: &'static str,
     kind: MetricKind,
     labels: &'static [&'static str],
@@ -81,7 +81,7 @@ impl Row {
         Opts::new(self.name, self.help)
     }
 
-    pub(super) fn counters(&self, registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
+    pub(crate) fn counters(&self, registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
         registered(registry, IntCounterVec::new(self.opts(), self.labels)?)
     }
 
@@ -93,7 +93,7 @@ impl Row {
         registered(registry, IntCounter::with_opts(self.opts())?)
     }
 
-    pub(super) fn gauges(&self, registry: &Registry) -> Result<IntGaugeVec, prometheus::Error> {
+    pub(crate) fn gauges(&self, registry: &Registry) -> Result<IntGaugeVec, prometheus::Error> {
         registered(registry, IntGaugeVec::new(self.opts(), self.labels)?)
     }
 

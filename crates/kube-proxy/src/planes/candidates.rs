@@ -269,6 +269,17 @@ mod tests {
     }
 
     #[test]
+    fn the_mode_of_windows_is_refused_with_advice() {
+        let config = KubeProxyConfiguration { mode: "winuserspace".to_owned(), ..config() };
+        let error = Candidates::of(&config).unwrap_err().to_string();
+        assert!(
+            error.starts_with("mode \"winuserspace\" adds Service addresses to an interface of Windows: use "),
+            "{error}"
+        );
+        assert!(error.ends_with("this build has: iptables, ipvs, nftables"), "{error}");
+    }
+
+    #[test]
     fn a_mode_that_this_build_lacks_needs_a_fallback() {
         let mut config = KubeProxyConfiguration { mode: "ebpf".to_owned(), ..config() };
         assert_eq!(Candidates::of(&config).unwrap_err(), NoPlane { mode: "ebpf".to_owned() });

@@ -1,8 +1,9 @@
 //! Mode userspace: starts the relay and opens its engines, one table per family that leads to it; removes upstream's chains of this
 //! mode.
 
+mod metrics;
+
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +17,10 @@ use ferry_plane_userspace::{
     raise_limit,
 };
 
+use self::metrics::{USERSPACE_TABLE, UserspaceMetrics};
 use super::nftables::TABLE;
 use super::{Engines, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, Retirement, RuleDomain, Serving};
-use crate::metrics::userspace::{USERSPACE_TABLE, UserspaceMetrics};
+use crate::platform::OpenSocket;
 use crate::threads::{STACK_BYTES, Threads};
 
 pub(super) const PLANE: Plane = Plane {
@@ -85,7 +87,7 @@ struct OwnRelay {
 }
 
 impl Serving for OwnRelay {
-    fn sockets(&self) -> io::Result<Vec<(String, OwnedFd)>> {
+    fn sockets(&self) -> io::Result<Vec<(String, OpenSocket)>> {
         self.shared.sockets()
     }
 

@@ -1,17 +1,36 @@
-//! Linux: host name, addresses, limits of open files, OOM score and capabilities.
+//! Linux: host name, addresses, limits of open files, OOM score and capabilities; files and their notifications, figures of the
+//! process, and the program itself.
 
+mod directory;
+mod figures;
+mod files;
+mod folders;
+mod program;
+
+use std::ffi::OsString;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd as _};
+use std::process::ExitCode;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use anyhow::bail;
+use ferry_api::config::MODE_WINUSERSPACE;
 use ferry_kernel::capability;
 use ferry_kernel::link::{self, AddressMonitor};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+pub use directory::DirectoryWatch;
+pub use figures::process_figures;
+pub use files::{change_times, identity, is_at, make_private, sync_folder};
+pub use folders::FolderWatch;
+pub use program::{
+    HandedOver, IS_REPLACEABLE, OpenSocket, Recording, Samples, hand_over_memory, handed_over, lacks_subsystem,
+    memory_maps, replace_program, share_one_arena, supports, trim_memory,
+};
 
 use crate::input::Input;
 
@@ -23,6 +42,23 @@ const OPEN_FILES: u64 = 65_536;
 const RESERVE: u64 = 256;
 /// Pause before the next attempt to monitor addresses.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// Runs the program with this process's command line.
+pub fn run_program(program: fn(Vec<OsString>) -> ExitCode) -> ExitCode {
+    program(std::env::args_os().collect())
+}
+
+/// The mode that this name stands for on this system: itself.
+pub fn mode_of_system(mode: String) -> String {
+    mode
+}
+
+/// Why the system can't have this mode; `None` if it could.
+pub fn why_missing(mode: &str) -> Option<&'static str> {
+    (mode == MODE_WINUSERSPACE).then_some(
+        "adds Service addresses to an interface of Windows: use userspace, iptables, ipvs or nftables on Linux",
+    )
+}
 
 /// The host's name as upstream derives a node name from it: trimmed, in lower case. `None` if nothing is left.
 pub fn host_name() -> Option<String> {

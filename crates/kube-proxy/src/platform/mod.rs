@@ -1,20 +1,42 @@
-//! The machine: its name, its addresses, this process's limits and signals, the parameters of connection tracking, and systemd.
+//! The operating system: the machine's name and addresses, this process's limits, figures and signals, files and their
+//! notifications, the parameters of connection tracking, and the service manager. Linux and Windows have a file each, and a folder of
+//! that name; `cargo xt layers` finds calls of either elsewhere.
 
+mod figures;
 #[cfg(target_os = "linux")]
 mod linux;
+mod notice;
+pub mod polling;
 #[cfg(target_os = "linux")]
 mod signals;
 #[cfg(target_os = "linux")]
 pub mod supervisor;
 #[cfg(target_os = "linux")]
 mod tracking;
+#[cfg(windows)]
+mod windows;
+
+pub use figures::ProcessFigures;
+pub use notice::Notice;
 
 #[cfg(target_os = "linux")]
 pub use linux::{
-    addresses, follow_addresses, host_name, machine_name, raise_open_files, require_net_admin, set_oom_score,
-    spare_files,
+    DirectoryWatch, FolderWatch, HandedOver, IS_REPLACEABLE, OpenSocket, Recording, Samples, addresses, change_times,
+    follow_addresses, hand_over_memory, handed_over, host_name, identity, is_at, lacks_subsystem, machine_name,
+    make_private, memory_maps, mode_of_system, process_figures, raise_open_files, replace_program, require_net_admin,
+    run_program, set_oom_score, share_one_arena, spare_files, supports, sync_folder, trim_memory, why_missing,
 };
+#[cfg(windows)]
+pub use polling::DirectoryWatch;
 #[cfg(target_os = "linux")]
-pub use signals::{asked_to_end, handle_signals, hang_ups, is_asked_to_end};
+pub use signals::{EndingSignal, asked_to_end, handle_signals, hang_ups, is_asked_to_end};
 #[cfg(target_os = "linux")]
 pub use tracking::{TCP_BE_LIBERAL, set_connection_tracking};
+#[cfg(windows)]
+pub use windows::{
+    EndingSignal, FolderWatch, HandedOver, IS_REPLACEABLE, OpenSocket, Recording, Samples, addresses, asked_to_end,
+    change_times, follow_addresses, hand_over_memory, handed_over, handle_signals, hang_ups, host_name, identity,
+    is_asked_to_end, is_at, lacks_subsystem, machine_name, make_private, memory_maps, mode_of_system, process_figures,
+    raise_open_files, replace_program, require_net_admin, run_program, set_connection_tracking, set_oom_score,
+    share_one_arena, spare_files, supervisor, supports, sync_folder, trim_memory, why_missing,
+};

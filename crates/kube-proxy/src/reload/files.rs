@@ -7,16 +7,16 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use inotify::{EventStream, Inotify, WatchMask};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
+
+use crate::platform::FolderWatch;
 
 /// The files, and the folders in which changes of them are seen.
 pub(super) struct Files {
     paths: Vec<PathBuf>,
-    /// `None` if the kernel has no watches left: then only looks find changes
-    folders: Option<EventStream<Vec<u8>>>,
+    /// `None` if the system has no watch: then only looks find changes
+    folders: Option<FolderWatch>,
     /// digest of the content that was seen last
     seen: u64,
 }
@@ -27,15 +27,13 @@ const SETTLED: Duration = Duration::from_millis(200);
 const MOST: Duration = Duration::from_secs(2);
 /// The interval of looks without a notification: a folder may itself have been replaced.
 const LOOK: Duration = Duration::from_secs(30);
-/// Holds some hundred events.
-const BUFFER_BYTES: usize = 16 * 1024;
 
 // === impl Files ===
 
 impl Files {
     /// Watches these files, which needn't exist, from their present content on.
     pub(super) async fn watch(paths: Vec<PathBuf>) -> Self {
-        let folders = if paths.is_empty() { None } else { open() };
+        let folders = if paths.is_empty() { None } else { FolderWatch::open() };
         let mut files = Self { seen: 0, folders, paths };
         files.read().await;
         files
@@ -74,33 +72,18 @@ impl Files {
     /// Watches the folders that the paths go through now. One that is watched already isn't watched twice.
     fn watch_folders(&mut self) {
         let Some(folders) = &mut self.folders else { return };
-        let mask = WatchMask::CREATE | WatchMask::CLOSE_WRITE | WatchMask::MODIFY | WatchMask::MOVE | WatchMask::DELETE;
         for folder in folders_of(&self.paths) {
-            // One that doesn't exist may do so at the next look.
-            let _ = folders.watches().add(folder, mask);
+            folders.add(&folder);
         }
     }
 
-    /// Waits for a change in a folder; which one it is doesn't matter. If the kernel reports none, only looks find changes.
+    /// Waits for a change in a folder; which one it is doesn't matter. If the system reports none, only looks find changes.
     async fn notified(&mut self) {
-        let next = match &mut self.folders {
-            Some(folders) => folders.next().await,
-            None => None,
-        };
-        if next.is_none() {
-            std::future::pending().await
+        match &mut self.folders {
+            Some(folders) => folders.changed().await,
+            None => std::future::pending().await,
         }
     }
-}
-
-/// Opens inotify.
-fn open() -> Option<EventStream<Vec<u8>>> {
-    let opened = Inotify::init().and_then(|inotify| inotify.into_event_stream(vec![0; BUFFER_BYTES]));
-    opened
-        .inspect_err(|error| {
-            tracing::warn!(err = %error, "The files of the configuration can't be watched, looking every 30 s");
-        })
-        .ok()
 }
 
 /// The folders of the files, and of the files that links lead to.

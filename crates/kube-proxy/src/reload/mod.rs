@@ -11,7 +11,6 @@ use std::convert::Infallible;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,14 +18,13 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use ferry_api::object::Family;
 use ferry_kernel::children::NoChildren;
-use ferry_kernel::process::{self, HandedOver};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use self::files::Files;
 use crate::metrics::Metrics;
 use crate::planes::Serving;
-use crate::platform::{self, supervisor};
+use crate::platform::{self, HandedOver, OpenSocket, supervisor};
 use crate::snapshot::{LastObjects, ObjectHandOver};
 
 /// Reads and tries the configuration.
@@ -107,6 +105,12 @@ pub async fn follow(
                 metrics.config.read(true);
                 refused = None;
             }
+            Outcome::Changed { changed, .. } if !platform::IS_REPLACEABLE => {
+                metrics.config.read(false);
+                refused = None;
+                let changed = changed.join("; ");
+                tracing::warn!(changed, "Configuration has changed, it takes effect when the program is started again");
+            }
             Outcome::Changed { changed, text } => {
                 if let Some(rest) = Rest::of(objects.as_ref()).await? {
                     let sockets = end_serving(serving).await;
@@ -145,7 +149,7 @@ pub async fn follow(
 }
 
 /// Stops to accept connections, which wait for the next run from now on, and gives short ones time to end. Returns the sockets.
-async fn end_serving(serving: Option<Arc<dyn Serving>>) -> Vec<(String, OwnedFd)> {
+async fn end_serving(serving: Option<Arc<dyn Serving>>) -> Vec<(String, OpenSocket)> {
     let Some(serving) = serving else { return Vec::new() };
     let sockets = serving.sockets().unwrap_or_else(|error| {
         tracing::warn!(err = %error, "Can't hand over the listening sockets");
@@ -159,7 +163,7 @@ async fn end_serving(serving: Option<Arc<dyn Serving>>) -> Vec<(String, OwnedFd)
 }
 
 /// Replaces the program, and hands it the content that was tried, the objects and the sockets. Returns only an error.
-fn replace(changed: &str, text: Option<&str>, rest: &Rest<'_>, sockets: Vec<(String, OwnedFd)>) -> anyhow::Error {
+fn replace(changed: &str, text: Option<&str>, rest: &Rest<'_>, sockets: Vec<(String, OpenSocket)>) -> anyhow::Error {
     tracing::info!(changed, "Configuration has changed, starting anew with it in this process");
     supervisor::reloading();
     if platform::is_asked_to_end() {
@@ -167,7 +171,7 @@ fn replace(changed: &str, text: Option<&str>, rest: &Rest<'_>, sockets: Vec<(Str
     }
     let error = match handed_over(text, rest.objects.as_ref(), sockets) {
         Ok(handed) => {
-            let error = process::replace(&std::env::args_os().collect::<Vec<_>>(), &handed);
+            let error = platform::replace_program(&std::env::args_os().collect::<Vec<_>>(), &handed);
             supervisor::keep(&handed.sockets);
             error
         }
@@ -180,7 +184,7 @@ fn replace(changed: &str, text: Option<&str>, rest: &Rest<'_>, sockets: Vec<(Str
 fn handed_over(
     text: Option<&str>,
     last: Option<&LastObjects<'_>>,
-    sockets: Vec<(String, OwnedFd)>,
+    sockets: Vec<(String, OpenSocket)>,
 ) -> io::Result<HandedOver> {
     let configuration = text.map(in_memory).transpose()?;
     let objects = last.map_or(Ok(None), LastObjects::encode).unwrap_or_else(|error| {
@@ -191,7 +195,7 @@ fn handed_over(
 }
 
 fn in_memory(text: &str) -> io::Result<File> {
-    let mut memory = process::memory()?;
+    let mut memory = platform::hand_over_memory()?;
     memory.write_all(text.as_bytes())?;
     Ok(memory)
 }

@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, BufWriter, Read as _, Write};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use ferry_api::snapshot::{SNAPSHOT_NAME, Snapshot, SnapshotEncoder, SnapshotHeader, decode_snapshot};
 
 use super::refusal::Refusal;
+use crate::platform;
 
 /// A snapshot's file, and the one that replaces it.
 #[derive(Clone, Debug)]
@@ -131,7 +131,9 @@ impl SnapshotFile {
 
     /// Creates the successor, and locks it against another proxy of this node.
     fn create(&self) -> io::Result<File> {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&self.next)?;
+        let mut options = OpenOptions::new();
+        platform::make_private(options.write(true).create(true).truncate(false));
+        let file = options.open(&self.next)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -140,8 +142,7 @@ impl SnapshotFile {
             Err(TryLockError::Error(error)) => return Err(error),
         }
         // Whoever had the lock before may have renamed the file; a symbolic link leads elsewhere.
-        let (own, named) = (file.metadata()?, fs::symlink_metadata(&self.next)?);
-        if (own.dev(), own.ino()) != (named.dev(), named.ino()) {
+        if !platform::is_at(&file, &self.next)? {
             return Err(io::Error::new(io::ErrorKind::WouldBlock, "another process is replacing it"));
         }
         file.set_len(0)?;
@@ -164,7 +165,7 @@ impl SnapshotFile {
     }
 
     fn sync_folder(&self) -> io::Result<()> {
-        File::open(self.path.parent().unwrap_or(Path::new("/")))?.sync_all()
+        platform::sync_folder(self.path.parent().unwrap_or(Path::new("/")))
     }
 }
 

@@ -8,7 +8,6 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant, SystemTime};
 
 use ferry_api::snapshot::{SnapshotEncoder, decode_snapshot};
-use ferry_kernel::process;
 
 use super::push_pages;
 use super::refusal::{Acceptance, Refusal, system_time};
@@ -17,6 +16,7 @@ use crate::health::Freshness;
 use crate::input::Input;
 use crate::metrics::Metrics;
 use crate::origin::ClusterIdentity;
+use crate::platform;
 
 /// Both ends of the hand-over: a run takes objects at its start, and gives its own at its end.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl LastObjects<'_> {
     /// The system's, as where memory is short.
     pub fn encode(&self) -> io::Result<Option<File>> {
         let Some(first) = self.core.page(None) else { return Ok(None) };
-        let memory = process::memory()?;
+        let memory = platform::hand_over_memory()?;
         let mut writer = BufWriter::new(&memory);
         let mut encoder = SnapshotEncoder::new(&mut writer, &self.of.acceptance.header(self.confirmed()))?;
         push_pages(&mut encoder, first, |last| self.core.page(Some(last)))?;

@@ -14,10 +14,10 @@ use std::io;
 use std::pin::pin;
 
 use socket2::SockRef;
-use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::counters::Count;
+use crate::system::lost;
 use buffered::Passed;
 #[cfg(not(target_os = "linux"))]
 pub(crate) use buffered::Pipes;
@@ -118,14 +118,6 @@ async fn rest(
             },
             () = lost(socket) => Ending::Lost(source),
         },
-    }
-}
-
-/// Waits until the socket has an error: a reset, or keepalive without an answer. Nothing reads from it meanwhile.
-async fn lost(socket: &TcpStream) {
-    // Fails only when the runtime ends, and this with it.
-    if socket.ready(Interest::ERROR).await.is_err() {
-        std::future::pending::<()>().await;
     }
 }
 

@@ -8,8 +8,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use super::connection::{self, Admitted, OnThread, Reset};
-use crate::descriptors;
 use crate::gate::Target;
+use crate::system;
 use crate::worker::{WorkerHandle, least_loaded};
 
 /// Pauses while descriptors are exhausted: connections wait in the kernel's queue, and the thread does not spin.
@@ -39,7 +39,7 @@ pub(crate) async fn accept(
                     start(admitted, workers, at);
                 }
             }
-            Err(error) if descriptors::are_exhausted(&error) => {
+            Err(error) if system::are_exhausted(&error) => {
                 worker.context.totals.exhausted.increment();
                 if pause.is_none() {
                     tracing::warn!(%error, listener = target().name(), "cannot accept connections; they wait, raise the limit");
@@ -49,30 +49,10 @@ pub(crate) async fn accept(
                 pause = Some(next);
                 sleep(next).await;
             }
-            // The client has gone while it waited, or a network error of its connection (accept(2), "Error handling").
-            Err(error) if is_of_connection(&error) => {}
+            Err(error) if system::is_of_connection(&error) => {}
             Err(error) => return error,
         }
     }
-}
-
-fn is_of_connection(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    let errors = [
-        Errno::CONNABORTED,
-        Errno::INTR,
-        Errno::PROTO,
-        Errno::NETDOWN,
-        Errno::NOPROTOOPT,
-        Errno::HOSTDOWN,
-        Errno::HOSTUNREACH,
-        Errno::NETUNREACH,
-        Errno::OPNOTSUPP,
-        Errno::PERM,
-        Errno::CONNRESET,
-        Errno::TIMEDOUT,
-    ];
-    Errno::from_io_error(error).is_some_and(|errno| errors.contains(&errno))
 }
 
 /// Serves a connection on this thread, or on one that has fewer.

@@ -1,12 +1,10 @@
 //! One connection: admission, dialling, relaying, and its end.
 
 use std::net::IpAddr;
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ferry_kernel::datagram::undelivered_bytes;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
@@ -15,6 +13,7 @@ use crate::copy::{self, Ending, Meter, Side};
 use crate::endpoint::Endpoint;
 use crate::gate::Target;
 use crate::port::{Kind, Permit, Port, Refusal};
+use crate::system;
 use crate::worker::Context;
 
 /// Before a reset is passed on, bytes that the lost side has sent before get about so long to reach the other one: a reset drops
@@ -111,7 +110,7 @@ async fn relay(client: Reset, server: Reset, endpoint: &Arc<Endpoint>, port: &Po
 /// Waits a bounded time until the peer has received what was written.
 async fn deliver(stream: &TcpStream) {
     let mut pause = FIRST_LOOK;
-    while pause < DELIVERY && undelivered_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0) {
+    while pause < DELIVERY && system::has_undelivered(stream) {
         sleep(pause).await;
         pause *= 2;
     }

@@ -11,10 +11,10 @@ use tokio::time::timeout;
 
 use crate::choose::Choice;
 use crate::config::Config;
-use crate::descriptors;
 use crate::endpoint::Endpoint;
 use crate::port::{Port, Refusal};
 use crate::socket;
+use crate::system;
 use crate::worker::Context;
 
 /// Connects to the first endpoint that answers. One that refuses is not tried again; one that doesn't answer in time is, with a
@@ -36,7 +36,7 @@ pub(super) async fn dial(
                 port.choose().connected(client, &endpoint, Instant::now());
                 return Ok((stream, endpoint));
             }
-            Ok(Err(error)) if descriptors::are_exhausted(&error) => return Err(exhausted(port, context, &error)),
+            Ok(Err(error)) if system::are_exhausted(&error) => return Err(exhausted(port, context, &error)),
             Ok(Err(error)) => {
                 tracing::debug!(%error, port = port.name(), endpoint = %endpoint.address(), "cannot connect");
                 // The next one moves into its place.

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,10 +14,10 @@ use tokio::time::sleep_until;
 
 use super::ALL;
 use super::table::{Client, Table};
-use crate::descriptors;
 use crate::endpoint::Endpoint;
 use crate::port::{Permit, Port, Refusal};
 use crate::socket;
+use crate::system;
 use crate::worker::Context;
 
 /// An association. Its task and the listener's table hold it.
@@ -42,7 +41,7 @@ pub(super) fn connect(port: &Port, client: IpAddr, context: &Context) -> Result<
         }
         match open(endpoint.address(), context) {
             Ok(socket) => return Ok((socket, Arc::clone(endpoint))),
-            Err(error) if descriptors::are_exhausted(&error) => {
+            Err(error) if system::are_exhausted(&error) => {
                 context.totals.exhausted.increment();
                 return Err(Refusal::Exhausted);
             }
@@ -130,13 +129,11 @@ impl Association {
     /// Passes the endpoint's datagrams on, without waiting.
     fn answer(&self, ready: Ready, listener: &UdpSocket, context: &Context) -> io::Result<()> {
         let mut datagrams = context.datagrams.lock().unwrap_or_else(PoisonError::into_inner);
-        // The runtime clears the readiness of one interest at a time, none of a combination.
-        let interest = if ready.is_readable() { Interest::READABLE } else { Interest::ERROR };
-        self.socket.try_io(interest, || datagrams.receive(self.socket.as_fd()))?;
+        system::receive(&mut datagrams, &self.socket, ready)?;
         let received = datagrams.received();
         let positions = ALL.get(..received.len()).unwrap_or_default();
         let route = (self.client.address, self.client.local);
-        let sent = datagrams.send(listener.as_fd(), positions, Some(route)).unwrap_or_else(|error| {
+        let sent = system::send(&datagrams, listener, positions, Some(route)).unwrap_or_else(|error| {
             tracing::debug!(%error, client = %self.client.address, "cannot answer a client");
             0
         });

@@ -8,16 +8,15 @@ mod association;
 mod table;
 
 use std::io;
-use std::os::fd::AsFd as _;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use ferry_kernel::datagram::{BATCH, Datagrams, Received, report_local_address};
-use tokio::io::Interest;
+use tokio::io::Ready;
 use tokio::net::UdpSocket;
 use tokio::task::yield_now;
 
 use crate::port::{Kind, Permit, Port, Refusal};
+use crate::system::{self, BATCH, Datagrams, Received};
 use crate::worker::Context;
 use association::Association;
 use table::{Client, Table};
@@ -38,9 +37,6 @@ pub(crate) async fn relay(
     port: impl Fn() -> Option<Arc<Port>>,
     context: &Arc<Context>,
 ) -> io::Error {
-    if let Err(error) = report_address_if_unspecified(socket) {
-        return error;
-    }
     let table = Arc::new(Table::new());
     let _ended_with_the_listener = EndAll(Arc::clone(&table));
     loop {
@@ -51,7 +47,7 @@ pub(crate) async fn relay(
         let Some(port) = port() else { return io::ErrorKind::Unsupported.into() };
         match pass_batch(socket, &table, &port, context) {
             Ok(()) => {}
-            Err(error) if is_temporary(&error) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock || system::is_of_datagram(&error) => {}
             Err(error) => return error,
         }
         // Under a flood the socket is always ready, and this task would have the thread for itself.
@@ -67,34 +63,9 @@ fn pass_batch(
     context: &Arc<Context>,
 ) -> io::Result<()> {
     let mut datagrams = context.datagrams.lock().unwrap_or_else(PoisonError::into_inner);
-    socket.try_io(Interest::READABLE, || datagrams.receive(socket.as_fd()))?;
+    system::receive(&mut datagrams, socket, Ready::READABLE)?;
     Batch { socket, table, port, context, datagrams: &datagrams }.pass_on();
     Ok(())
-}
-
-/// A socket that is bound to all addresses has to answer from the address that the client has sent to.
-fn report_address_if_unspecified(socket: &UdpSocket) -> io::Result<()> {
-    let address = socket.local_addr()?;
-    if address.ip().is_unspecified() { report_local_address(socket.as_fd(), address.is_ipv6()) } else { Ok(()) }
-}
-
-/// Errors after which the socket goes on; those of ICMP concern an answer that was sent to a client.
-fn is_temporary(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    if error.kind() == io::ErrorKind::WouldBlock {
-        return true;
-    }
-    let errors = [
-        Errno::INTR,
-        Errno::CONNREFUSED,
-        Errno::HOSTUNREACH,
-        Errno::NETUNREACH,
-        Errno::HOSTDOWN,
-        Errno::MSGSIZE,
-        Errno::NOBUFS,
-        Errno::NOMEM,
-    ];
-    Errno::from_io_error(error).is_some_and(|errno| errors.contains(&errno))
 }
 
 /// A batch of received datagrams, and where they go.
@@ -140,7 +111,7 @@ impl Batch<'_> {
             None => self.associate(group)?,
         };
         let bytes = self.bytes(group);
-        match self.datagrams.send(association.socket().as_fd(), &group.positions, None) {
+        match system::send(self.datagrams, association.socket(), &group.positions, None) {
             Ok(sent) => {
                 self.port.counters().dropped_datagrams.add((group.positions.len() - sent) as u64);
                 association.count_to_endpoint(bytes);

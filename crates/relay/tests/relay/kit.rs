@@ -1,14 +1,15 @@
-//! The parts that the tests share: a network namespace for each, a relay with its threads, servers, and waiting for a state.
+//! The parts that the tests share: a relay with its threads, servers, and waiting for a state.
 
-use std::collections::BTreeSet;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ferry_kernel::netns::Namespace;
+pub(crate) use crate::system::{
+    descriptors, ends_by_reset, isolated, many, reports_refused_datagrams, reset, resident,
+};
 use ferry_relay::{Balancer, Bind, Config, Listener, ListenerId, ListenerState, Port, Protocol, Relay};
 
 /// After this a state that is waited for never comes.
@@ -16,36 +17,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Loopback with a port that the system chooses.
 pub(crate) const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-
-/// One test at a time: they count the descriptors of the process.
-static ALONE: Mutex<()> = Mutex::new(());
-
-/// Runs a test in a network namespace of its own, and checks that it leaves no descriptor open.
-pub(crate) fn isolated(test: impl FnOnce() + Send) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    ferry_relay::raise_limit(200_000);
-    let namespace = Namespace::new().expect("a network namespace, which needs root");
-    namespace.raise_loopback().unwrap();
-    // The first runtime of a process opens a pipe for signals that stays.
-    drop(Running::new(config()));
-    let before = descriptors();
-    namespace.run(test).unwrap();
-    eventually("descriptors are as before", || descriptors().is_subset(&before));
-}
-
-/// The open descriptors of this process, except the one that lists them.
-pub(crate) fn descriptors() -> BTreeSet<String> {
-    let open = |name: &String| std::fs::read_link(format!("/proc/self/fd/{name}")).is_ok();
-    let names = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().file_name());
-    let names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
-    names.into_iter().filter(open).collect()
-}
-
-/// Resident memory of this process, in bytes.
-pub(crate) fn resident() -> usize {
-    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
-}
 
 /// Waits for a state.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -186,11 +157,14 @@ pub(crate) fn converses(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads until the connection ends, which has to be by a reset.
+/// Reads until the connection ends, which has to be by a reset where the system can do that.
 pub(crate) fn is_reset(stream: &mut TcpStream) -> bool {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut rest = Vec::new();
-    stream.read_to_end(&mut rest).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
+    match stream.read_to_end(&mut rest) {
+        Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
+        Ok(_end) => !ends_by_reset(),
+    }
 }
 
 /// Connects, and expects the connection to be reset at once.
@@ -200,4 +174,10 @@ pub(crate) fn is_refused(address: SocketAddr) -> bool {
         Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
         Ok(mut stream) => is_reset(&mut stream),
     }
+}
+
+/// A TCP listener at this address.
+pub(crate) fn listener(address: SocketAddr, port: &Arc<Port>) -> Listener {
+    let bind = Bind::Address { address, reuse_port: false };
+    Listener { protocol: Protocol::Tcp, bind, port: Arc::clone(port) }
 }

@@ -1,5 +1,5 @@
-//! The relay over real sockets, each test in a network namespace of its own: streams against a model, faults of endpoints, changes
-//! while connections are open, gates, datagrams, limits. Needs root, `nft` and `ip`.
+//! The relay over real sockets, on Linux each test in a network namespace of its own, which needs root, `nft` and `ip`: streams
+//! against a model, faults of endpoints, changes while connections are open, gates, datagrams, limits.
 
 #![expect(
     clippy::unwrap_used,
@@ -11,9 +11,16 @@
 
 mod changes;
 mod datagrams;
+#[cfg(target_os = "linux")]
+mod exhaustion;
 mod faults;
+#[cfg(target_os = "linux")]
 mod gates;
 mod kit;
 mod limits;
+#[cfg(target_os = "linux")]
 mod processes;
+#[cfg(target_os = "linux")]
+mod sockets;
 mod streams;
+mod system;

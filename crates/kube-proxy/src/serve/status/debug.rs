@@ -2,8 +2,6 @@
 //!
 //! Profiles of Go's runtime are answered with 501.
 
-use std::fs;
-
 use ferry_client::kubeconfig::without_credentials;
 use hyper::{Method, StatusCode};
 
@@ -92,11 +90,12 @@ fn profile_of(name: &str) -> Answer {
 
 /// The arguments, separated by NUL, without the credentials of URLs.
 fn command_line() -> String {
-    let bytes = fs::read("/proc/self/cmdline").unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
-    let arguments = text.trim_end_matches('\0').split('\0').map(|argument| match argument.split_once('=') {
-        Some((name, value)) => format!("{name}={}", without_credentials(value)),
-        None => without_credentials(argument).into_owned(),
+    let arguments = std::env::args_os().map(|argument| {
+        let argument = argument.to_string_lossy();
+        match argument.split_once('=') {
+            Some((name, value)) => format!("{name}={}", without_credentials(value)),
+            None => without_credentials(&argument).into_owned(),
+        }
     });
     arguments.collect::<Vec<_>>().join("\0")
 }

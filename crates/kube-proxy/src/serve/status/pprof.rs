@@ -5,14 +5,14 @@
 //! that it is given.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io::{self, Write as _};
 use std::time::{Duration, SystemTime};
 
-use ferry_kernel::profile::Samples;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message as _;
+
+use crate::platform::{self, Samples};
 
 /// A profile that was taken.
 #[derive(Debug)]
@@ -99,9 +99,9 @@ const PROCESSOR_TIME: ValueType = ValueType { name: 3, unit: 4 };
 /// Encodes a profile of this process.
 ///
 /// # Errors
-/// If `/proc/self/maps` can't be read.
+/// If the parts of files in memory can't be read.
 pub(super) fn encode(taken: &Taken) -> io::Result<Vec<u8>> {
-    let maps = fs::read_to_string("/proc/self/maps")?;
+    let maps = platform::memory_maps()?;
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(&profile(taken, &maps).encode_to_vec())?;
     encoder.finish()

@@ -4,10 +4,10 @@ use std::io;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant, SystemTime};
 
-use ferry_kernel::profile::Recording;
 use hyper::StatusCode;
 
 use super::pprof::{self, Taken};
+use crate::platform::Recording;
 use crate::serve::http::{Answer, Download, File, LIFETIME, Received};
 
 /// Samples per second of processor time, as in Go.

@@ -3,13 +3,14 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::string::FromUtf8Error;
 use std::time::SystemTime;
 
 use ferry_api::object::{Kind, KubeObject, ObjectName};
 use ferry_api::wire::{Document, WireError, decode_manifest};
+
+use crate::platform;
 
 /// Identity of an object.
 pub(super) type ObjectKey = (Kind, ObjectName);
@@ -23,8 +24,7 @@ const TICK_NANOS: i128 = 100_000_000;
 /// Identity and times of a file; another stamp means that it was replaced or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
-    device: u64,
-    inode: u64,
+    identity: (u64, u64),
     size: u64,
     /// nanoseconds since 1970
     modified: i128,
@@ -63,7 +63,7 @@ pub(super) fn is_manifest(name: &OsStr) -> bool {
 /// Reads and decodes a file.
 pub(super) fn read(path: &Path) -> Result<Contents, Broken> {
     let file = File::open(path)?;
-    let size = file.metadata()?.size();
+    let size = file.metadata()?.len();
     let mut bytes = Vec::with_capacity(usize::try_from(size.min(MAX_BYTES)).unwrap_or(0));
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_BYTES {
@@ -107,14 +107,8 @@ impl Stamp {
     }
 
     fn from_metadata(metadata: &Metadata) -> Self {
-        let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.size(),
-            modified: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
-            changed: nanoseconds(metadata.ctime(), metadata.ctime_nsec()),
-        }
+        let (modified, changed) = platform::change_times(metadata);
+        Self { identity: platform::identity(metadata), size: metadata.len(), modified, changed }
     }
 
     /// True if a later write is certain to leave another stamp: it is old enough by this clock.

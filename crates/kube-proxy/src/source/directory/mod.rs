@@ -9,7 +9,6 @@ mod catalog;
 mod file;
 #[cfg(test)]
 mod tests;
-mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -23,8 +22,8 @@ use ferry_model::store::Event;
 
 use self::catalog::{Catalog, Changes, FileName};
 use self::file::{Broken, Stamp};
-use self::watch::{DirectoryWatch, Notice};
 use super::Sink;
+use crate::platform::{DirectoryWatch, Notice};
 
 /// All kinds that manifests may define.
 const KINDS: [Kind; 4] = [Kind::Node, Kind::ServiceCidr, Kind::Service, Kind::EndpointSlice];

@@ -1,41 +1,24 @@
 //! inotify watch of one directory.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use inotify::{EventMask, Inotify, WatchMask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::files;
+use crate::platform::Notice;
+
 /// A watch on the current directory at a path; another directory at the same path needs another watch.
 #[derive(Debug)]
-pub(super) struct DirectoryWatch {
+pub struct DirectoryWatch {
     inotify: Inotify,
-    identity: Identity,
+    /// device and inode of the directory
+    identity: (u64, u64),
     buffer: Vec<u8>,
-}
-
-/// Device and inode of the directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity(u64, u64);
-
-/// Notification of a change.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Notice {
-    /// the file was written and closed, moved, or removed
-    Settled(OsString),
-    /// the file was created or written, and is still open
-    Touched(OsString),
-    /// mode, times or the number of links of the file changed
-    Attributes(OsString),
-    /// anything may have changed: events were lost, or a link that files lead through was replaced
-    Everything,
-    /// the directory itself was removed
-    Gone,
 }
 
 /// Holds some thousand events.
@@ -45,7 +28,7 @@ const BUFFER_BYTES: usize = 64 * 1024;
 
 impl DirectoryWatch {
     /// Watches the directory that the path currently leads to.
-    pub(super) fn new(path: &Path) -> io::Result<Self> {
+    pub fn new(path: &Path) -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let mask = WatchMask::ONLYDIR
             | WatchMask::CREATE
@@ -57,18 +40,18 @@ impl DirectoryWatch {
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF;
         // The identity first: if the directory is replaced in between, the next check finds another identity.
-        let identity = Identity::of(path)?;
+        let identity = identity(path)?;
         inotify.watches().add(path, mask)?;
         Ok(Self { inotify, identity, buffer: vec![0; BUFFER_BYTES] })
     }
 
     /// True if the path still leads to the watched directory.
-    pub(super) fn is_current(&self, path: &Path) -> bool {
-        Identity::of(path).is_ok_and(|identity| identity == self.identity)
+    pub fn is_current(&self, path: &Path) -> bool {
+        identity(path).is_ok_and(|identity| identity == self.identity)
     }
 
     /// Waits for notifications up to a time limit.
-    pub(super) fn wait(&mut self, timeout: Duration) -> io::Result<Vec<Notice>> {
+    pub fn wait(&mut self, timeout: Duration) -> io::Result<Vec<Notice>> {
         let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
         let mut fds = [PollFd::from_borrowed_fd(self.inotify.as_fd(), PollFlags::IN)];
         match poll(&mut fds, Some(&timeout)) {
@@ -85,13 +68,9 @@ impl DirectoryWatch {
     }
 }
 
-// === impl Identity ===
-
-impl Identity {
-    fn of(path: &Path) -> io::Result<Self> {
-        let metadata = fs::metadata(path)?;
-        Ok(Self(metadata.dev(), metadata.ino()))
-    }
+/// Device and inode of the directory that the path leads to.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    Ok(files::identity(&fs::metadata(path)?))
 }
 
 fn notice(mask: EventMask, name: Option<&std::ffi::OsStr>) -> Option<Notice> {

@@ -9,12 +9,12 @@ use ferry_api::object::Family;
 use ferry_plane_userspace::{EndpointReading, PortReading, Readings, Totals};
 use prometheus::{IntCounterVec, IntGaugeVec, Registry};
 
-use super::mode::{FAILURES, ModeMetrics, catch_up};
-use super::row::MetricKind::{Counter, Gauge, Histogram};
-use super::row::{Row, row};
+use crate::metrics::MetricKind::{Counter, Gauge, Histogram};
+use crate::metrics::mode::{FAILURES, ModeMetrics, catch_up};
+use crate::metrics::{Row, row};
 
 /// The metrics of mode userspace.
-pub struct UserspaceMetrics {
+pub(super) struct UserspaceMetrics {
     readings: Readings,
     /// named as upstream's, where alerts look
     failures: IntCounterVec,
@@ -163,7 +163,7 @@ const OF_ALL: &[TotalSeries] = &[
 ];
 
 /// Every metric of mode userspace.
-pub const USERSPACE_TABLE: &[Row] = &[
+pub(super) const USERSPACE_TABLE: &[Row] = &[
     FAILURES,
     CONNECTIONS,
     OPEN,
@@ -213,7 +213,7 @@ impl UserspaceMetrics {
     ///
     /// # Errors
     /// If the table contradicts itself.
-    pub fn register(readings: Readings, registry: &Registry) -> Result<Box<dyn ModeMetrics>, prometheus::Error> {
+    pub(super) fn register(readings: Readings, registry: &Registry) -> Result<Box<dyn ModeMetrics>, prometheus::Error> {
         let of_port = OF_PORT.iter().map(|series| Ok((series, Series::register(&series.row, registry)?)));
         let of_endpoint = OF_ENDPOINT.iter().map(|series| Ok((series, Series::register(&series.row, registry)?)));
         let of_all = OF_ALL.iter().map(|series| Ok((series, series.row.counters(registry)?)));

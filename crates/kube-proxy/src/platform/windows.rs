@@ -1,0 +1,119 @@
+//! Windows: host name and addresses, files, figures and signals, and the program as a service.
+
+mod console;
+mod figures;
+mod files;
+mod folders;
+mod program;
+mod service;
+pub mod supervisor;
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use ferry_api::config::{Conntrack, MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, MODE_WINUSERSPACE};
+use ferry_kernel::windows::{addresses, machine};
+
+pub use console::{handle_signals, hang_ups, is_asked_to_end};
+pub use figures::process_figures;
+pub use files::{change_times, identity, is_at, make_private, sync_folder};
+pub use folders::FolderWatch;
+pub use program::{
+    HandedOver, IS_REPLACEABLE, OpenSocket, Recording, Samples, hand_over_memory, handed_over, lacks_subsystem,
+    memory_maps, replace_program, share_one_arena, supports, trim_memory,
+};
+pub use service::{EndingSignal, asked_to_end, run_program};
+
+use crate::input::Input;
+
+/// Interval of looks at the addresses. The system's notifications call a function on a thread of its own, which has no safe
+/// interface; the table is small.
+const LOOK: Duration = Duration::from_secs(2);
+/// The name of the same mode on Linux.
+const USERSPACE: &str = "userspace";
+/// Pause before the next attempt to list addresses.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// The mode that this name stands for on this system: the one that listens on the addresses of Services is the default, and
+/// `userspace` means it.
+pub fn mode_of_system(mode: String) -> String {
+    if mode.is_empty() || mode == USERSPACE { MODE_WINUSERSPACE.to_owned() } else { mode }
+}
+
+/// Why the system can't have this mode; `None` if it could.
+pub fn why_missing(mode: &str) -> Option<&'static str> {
+    [MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES]
+        .contains(&mode)
+        .then_some("programs the Linux kernel: use winuserspace on Windows")
+}
+
+/// The host's name as upstream derives a node name from it: trimmed, in lower case. `None` if nothing is left.
+pub fn host_name() -> Option<String> {
+    let name = machine_name().trim().to_lowercase();
+    (!name.is_empty()).then_some(name)
+}
+
+/// The host's name, unchanged; empty if the system doesn't tell.
+pub fn machine_name() -> String {
+    machine::host_name().unwrap_or_default()
+}
+
+/// All addresses of the node's interfaces, ordered. Those that are never a source are the program's own service addresses, wherever
+/// they are, so that no interface has to be left out.
+///
+/// # Errors
+/// The system's.
+pub fn addresses(_own_devices: &[&str]) -> io::Result<Vec<IpAddr>> {
+    let all = addresses::all()?.into_iter().filter(|local| !local.never_source);
+    let mut addresses: Vec<IpAddr> = all.map(|local| local.address).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    Ok(addresses)
+}
+
+/// Sends the core every change from `known` on, until the core ends.
+pub fn follow_addresses(mut known: Vec<IpAddr>, own_devices: &[&str], core: &SyncSender<Input>) {
+    loop {
+        match addresses(own_devices) {
+            Ok(now) if now == known => std::thread::sleep(LOOK),
+            Ok(now) => {
+                tracing::debug!(addresses = now.len(), "Local addresses changed");
+                known.clone_from(&now);
+                if core.send(Input::Addresses(now)).is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(err = %error, "Listing local addresses failed, retrying");
+                std::thread::sleep(RETRY);
+            }
+        }
+    }
+}
+
+/// The privileges that a mode needs are found out by it: service addresses take those of an administrator.
+///
+/// # Errors
+/// None.
+pub fn require_net_admin() -> anyhow::Result<()> {
+    Ok(())
+}
+
+/// Windows has no such score.
+pub fn set_oom_score(_score: i32) {}
+
+/// Windows has no limit of open files and sockets but memory.
+pub fn raise_open_files() {}
+
+/// Windows has no such limit, so that none is spare.
+///
+/// # Errors
+/// None.
+pub fn spare_files<F>(_file: &F, _reserves: u64) -> io::Result<()> {
+    Ok(())
+}
+
+/// Windows tracks no connections for the proxy: their parameters are Linux's.
+pub fn set_connection_tracking(_config: &Conntrack) {}

@@ -1,0 +1,186 @@
+//! Linux.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+
+use ferry_kernel::datagram::{Route, report_local_address, undelivered_bytes};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use tokio::io::{Interest, Ready};
+use tokio::net::TcpStream;
+
+use crate::config::Keepalive;
+use crate::protocol::Protocol;
+pub(crate) use ferry_kernel::datagram::{BATCH, Datagrams, Received};
+
+/// An open socket that another process can have, too.
+pub type OpenSocket = OwnedFd;
+
+/// Raises this process's limit of open files (`RLIMIT_NOFILE`) to `wanted`, or as far towards it as the hard limit and the
+/// privileges allow. Never lowers it. Returns the limit in force; `u64::MAX` if there is none.
+pub fn raise_limit(wanted: u64) -> u64 {
+    let before = getrlimit(Resource::Nofile);
+    let reaches = |limit: Option<u64>| limit.is_none_or(|limit| limit >= wanted);
+    if !reaches(before.current) {
+        let maximum = if reaches(before.maximum) { before.maximum } else { Some(wanted) };
+        // A higher hard limit takes CAP_SYS_RESOURCE; without it the present one is the best there is.
+        let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+        if raised.is_err() && before.current != before.maximum {
+            let to_maximum = Rlimit { current: before.maximum, maximum: before.maximum };
+            if let Err(error) = setrlimit(Resource::Nofile, to_maximum) {
+                tracing::warn!(%error, wanted, "cannot raise the limit of open files");
+            }
+        }
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// True if a call failed because descriptors, memory for sockets, or local ports (`ip_local_port_range`) are used up: a pause helps,
+/// another endpoint doesn't.
+pub(crate) fn are_exhausted(error: &io::Error) -> bool {
+    let exhausted = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRINUSE, Errno::ADDRNOTAVAIL];
+    is_one_of(error, &exhausted)
+}
+
+/// True if accepting failed because of the connection: the client has gone while it waited, or a network error of its connection
+/// (accept(2), "Error handling").
+pub(crate) fn is_of_connection(error: &io::Error) -> bool {
+    let errors = [
+        Errno::CONNABORTED,
+        Errno::INTR,
+        Errno::PROTO,
+        Errno::NETDOWN,
+        Errno::NOPROTOOPT,
+        Errno::HOSTDOWN,
+        Errno::HOSTUNREACH,
+        Errno::NETUNREACH,
+        Errno::OPNOTSUPP,
+        Errno::PERM,
+        Errno::CONNRESET,
+        Errno::TIMEDOUT,
+    ];
+    is_one_of(error, &errors)
+}
+
+/// True if the socket of a UDP listener goes on after this error: one of ICMP concerns an answer that was sent to a client.
+pub(crate) fn is_of_datagram(error: &io::Error) -> bool {
+    let errors = [
+        Errno::INTR,
+        Errno::CONNREFUSED,
+        Errno::HOSTUNREACH,
+        Errno::NETUNREACH,
+        Errno::HOSTDOWN,
+        Errno::MSGSIZE,
+        Errno::NOBUFS,
+        Errno::NOMEM,
+    ];
+    is_one_of(error, &errors)
+}
+
+/// True if a connection attempt has begun and is not decided.
+pub(crate) fn is_in_progress(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock || is_one_of(error, &[Errno::INPROGRESS])
+}
+
+fn is_one_of(error: &io::Error, errors: &[Errno]) -> bool {
+    Errno::from_io_error(error).is_some_and(|errno| errors.contains(&errno))
+}
+
+/// A TCP socket for a connection attempt that doesn't wait.
+pub(crate) fn open_connecting(address: SocketAddr) -> io::Result<Socket> {
+    Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), None)
+}
+
+/// A UDP socket whose calls don't wait.
+pub(crate) fn open_datagrams(address: SocketAddr) -> io::Result<Socket> {
+    Socket::new(Domain::for_address(address), Type::DGRAM.nonblocking(), None)
+}
+
+/// Marks the packets of a socket (`SO_MARK`, which takes `CAP_NET_ADMIN`).
+pub(crate) fn set_mark(socket: &Socket, mark: Option<u32>) -> io::Result<()> {
+    mark.map_or(Ok(()), |mark| socket.set_mark(mark))
+}
+
+/// The destination that a connection had before netfilter redirected it, from the record of connection tracking: `SO_ORIGINAL_DST`
+/// (linux/netfilter_ipv4.h), `IP6T_SO_ORIGINAL_DST` (linux/netfilter_ipv6/ip6_tables.h). That of a connection that was not redirected is
+/// its local address.
+///
+/// # Errors
+/// The system's error: `ENOENT` if connection tracking has no record, `ENOPROTOOPT` if it is not loaded.
+pub(crate) fn original_destination(stream: &TcpStream, ipv6: bool) -> io::Result<SocketAddr> {
+    let socket = SockRef::from(stream);
+    let address = if ipv6 { socket.original_dst_v6() } else { socket.original_dst_v4() }?;
+    address.as_socket().ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// True if a socket is of this protocol.
+pub(crate) fn is_of(socket: &Socket, protocol: Protocol) -> io::Result<bool> {
+    let (kind, transport) = match protocol {
+        Protocol::Tcp => (Type::STREAM, socket2::Protocol::TCP),
+        Protocol::Udp => (Type::DGRAM, socket2::Protocol::UDP),
+    };
+    Ok(socket.r#type()? == kind && socket.protocol()? == Some(transport))
+}
+
+/// True if connections can be accepted from a TCP socket.
+pub(crate) fn is_listening(socket: &Socket) -> io::Result<bool> {
+    socket.is_listener()
+}
+
+/// Sets keepalive, which accepted connections inherit.
+pub(crate) fn set_keepalive(socket: &Socket, keepalive: Keepalive) -> io::Result<()> {
+    let Keepalive { idle, interval, probes } = keepalive;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(probes))
+}
+
+/// Before a listener is bound: with which sockets it shares its address.
+pub(crate) fn share_address(socket: &Socket, kind: Type, reuse_port: bool) -> io::Result<()> {
+    if kind == Type::STREAM {
+        // Connections in TIME_WAIT don't keep the address from a listener. On UDP it would let sockets share the address.
+        socket.set_reuse_address(true)?;
+    }
+    socket.set_reuse_port(reuse_port)
+}
+
+/// A socket that is bound to all addresses has to answer from the address that the client has sent to.
+pub(crate) fn prepare_datagrams(socket: &UdpSocket) -> io::Result<()> {
+    let address = socket.local_addr()?;
+    if address.ip().is_unspecified() { report_local_address(socket.as_fd(), address.is_ipv6()) } else { Ok(()) }
+}
+
+/// Receives a batch from a socket that is ready in one of these respects.
+pub(crate) fn receive(datagrams: &mut Datagrams, socket: &tokio::net::UdpSocket, ready: Ready) -> io::Result<()> {
+    // The runtime clears the readiness of one interest at a time, none of a combination.
+    let interest = if ready.is_readable() { Interest::READABLE } else { Interest::ERROR };
+    socket.try_io(interest, || datagrams.receive(socket.as_fd()))
+}
+
+/// Sends datagrams of the batch, as [`Datagrams::send`] does.
+pub(crate) fn send(
+    datagrams: &Datagrams,
+    socket: &tokio::net::UdpSocket,
+    positions: &[usize],
+    route: Option<Route>,
+) -> io::Result<usize> {
+    datagrams.send(socket.as_fd(), positions, route)
+}
+
+/// Another descriptor of the same socket.
+pub(crate) fn duplicate(socket: &impl AsFd) -> io::Result<OpenSocket> {
+    socket.as_fd().try_clone_to_owned()
+}
+
+/// True if the peer has not acknowledged all bytes that were written.
+pub(crate) fn has_undelivered(stream: &TcpStream) -> bool {
+    undelivered_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0)
+}
+
+/// Waits until the socket has an error: a reset, or keepalive without an answer. Nothing reads from it meanwhile.
+pub(crate) async fn lost(socket: &TcpStream) {
+    // Fails only when the runtime ends, and this with it.
+    if socket.ready(Interest::ERROR).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

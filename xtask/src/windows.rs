@@ -1,0 +1,96 @@
+//! `cargo xt windows`: builds for Windows, and runs its tests under Wine.
+
+use crate::binaries::{self, Binary};
+use crate::lanes;
+use crate::setup::{self, Use};
+use crate::shell::{Metadata, last_lines};
+use crate::tally::Tally;
+use anyhow::{Context, Result, ensure};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// The script that builds and runs Windows programs.
+const LANE: &str = "tests/lanes/windows/windows";
+
+/// The test binaries, in as many runs of cargo as their options need. The unit tests of `kube-proxy`, and the tests of other crates, need
+/// Linux.
+const SELECTIONS: [&[&str]; 3] = [
+    &["--lib", "--package=ferry-family", "--package=ferry-api", "--package=ferry-kernel"],
+    &["--package=ferry-relay"],
+    // The feature adds a mode that programs nothing.
+    &["--package=ferry-kube-proxy", "--test=windows", "--features=testing"],
+];
+
+/// A build that runs beside other steps.
+pub(crate) struct Build {
+    child: Child,
+    log: PathBuf,
+}
+
+/// Builds the tests, and runs them.
+///
+/// # Errors
+/// If a tool is missing, the build fails, or a test fails.
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    let install = arguments.first().is_some_and(|argument| argument == setup::OPTION);
+    crate::shell::no_arguments(arguments.get(usize::from(install)..).unwrap_or_default())?;
+    setup::prepare(&[Use::Windows], install)?;
+    let metadata = Metadata::load()?;
+    let built = tests(&metadata)?;
+    let mut tally = Tally::default();
+    lanes::run_waiting(&built, &metadata.target_directory, &mut tally)?;
+    tally.print_steps();
+    ensure!(tally.failed == 0, "{} passed, {} failed", tally.passed, tally.failed);
+    println!("{} passed, {} failed", tally.passed, tally.failed);
+    Ok(())
+}
+
+/// Starts building the tests beside other steps, which takes some four minutes of processor time the first time.
+///
+/// # Errors
+/// If the build can't be started.
+pub(crate) fn start(metadata: &Metadata) -> Result<Build> {
+    let log = metadata.target_directory.join("windows.log");
+    let file = std::fs::File::create(&log).context("creating the log of the build for Windows")?;
+    let commands: Vec<String> =
+        SELECTIONS.iter().map(|selection| format!("{LANE} cargo test --no-run {}", selection.join(" "))).collect();
+    let child = Command::new("nice")
+        .args(["-n", "10", "sh", "-e", "-c", &commands.join("\n")])
+        .current_dir(&metadata.workspace_root)
+        .env("CARGO_TARGET_DIR", folder(metadata))
+        .stdin(Stdio::null())
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        .spawn()
+        .with_context(|| format!("starting {LANE}"))?;
+    Ok(Build { child, log })
+}
+
+/// Waits for a build that was started, and returns its test binaries.
+///
+/// # Errors
+/// If it has failed: the end of its output.
+pub(crate) fn finish(mut build: Build, metadata: &Metadata) -> Result<Vec<Binary>> {
+    let status = build.child.wait().context("waiting for the build for Windows")?;
+    let log = std::fs::read_to_string(&build.log).unwrap_or_default();
+    ensure!(status.success(), "the build for Windows: {status}\n{}", last_lines(&log).join("\n"));
+    tests(metadata)
+}
+
+/// Builds the tests.
+fn tests(metadata: &Metadata) -> Result<Vec<Binary>> {
+    let lane = metadata.workspace_root.join(LANE);
+    let mut built = Vec::new();
+    for selection in SELECTIONS {
+        let mut command = Command::new(&lane);
+        command.arg("cargo").env("CARGO_TARGET_DIR", folder(metadata)).current_dir(&metadata.workspace_root);
+        let binaries = binaries::build_by(command, selection)?;
+        built.extend(binaries.into_iter().map(|binary| binary.run_by(&lane)));
+    }
+    Ok(built)
+}
+
+/// The target folder of this system: cargo locks a folder for as long as a build takes.
+fn folder(metadata: &Metadata) -> PathBuf {
+    metadata.target_directory.join("windows")
+}
