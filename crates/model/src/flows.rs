@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ferry_api::object::Protocol;
 
 use crate::profile::ReplyOwner;
-use crate::state::{Action, Endpoint, FrontendAddr, Pool, PortState, ServiceState};
+use crate::state::{Action, Endpoint, FrontendAddr, Pool, PortState, Scope, ServiceState};
 
 /// The criterion by which conntrack entries of one frontend are current or stale.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,8 +58,8 @@ pub struct Flow {
 #[derive(Clone, Copy, Debug)]
 struct Served<'a> {
     port: &'a PortState,
-    /// some connections are led to endpoints
-    forwards: bool,
+    /// the scopes to whose endpoints some connections are led
+    scopes: [bool; 2],
     /// some pass by untranslated
     passes: bool,
 }
@@ -122,14 +122,20 @@ impl Served<'_> {
         [&self.port.cluster, &self.port.local, &self.port.lingering]
     }
 
+    /// True if some connections are led to endpoints.
+    fn forwards(&self) -> bool {
+        self.scopes.contains(&true)
+    }
+
     /// The rule for what is served now, if the table could hold something else.
     fn rule(&self, before: Option<&Self>, at: FrontendAddr) -> Option<FlowRule> {
-        let appears = self.forwards && before.is_none_or(|before| !before.forwards);
+        let appears = self.forwards() && before.is_none_or(|before| !before.forwards());
         let protocol = self.port.protocol;
         if protocol == Protocol::Tcp {
             return appears.then_some(FlowRule { protocol, at, right: RightFlows::Answered, due: true });
         }
-        let due = appears || before.is_none_or(|before| self.lacks_some_of(before));
+        // Where the proxy answers, a scope has a listener of its own, which goes with the last frontend that leads there.
+        let due = appears || before.is_none_or(|before| before.scopes != self.scopes || self.lacks_some_of(before));
         let pools = self.pools();
         let right = match (self.passes, pools.iter().all(|pool| pool.is_empty())) {
             (true, true) => RightFlows::Untranslated,
@@ -173,9 +179,11 @@ fn served(state: Option<&ServiceState>) -> BTreeMap<(Protocol, FrontendAddr), Se
         for frontend in &port.frontends {
             let treatment = frontend.treatment;
             let actions = [treatment.pod, treatment.host, treatment.other];
-            let forwards = actions.iter().any(|action| matches!(action, Action::Forward { .. }));
+            let leads_to =
+                |scope| actions.iter().any(|action| matches!(action, Action::Forward { to, .. } if *to == scope));
+            let scopes = [Scope::Cluster, Scope::Local].map(leads_to);
             let passes = actions.contains(&Action::Pass);
-            served.insert((port.protocol, frontend.at), Served { port, forwards, passes });
+            served.insert((port.protocol, frontend.at), Served { port, scopes, passes });
         }
     }
     served

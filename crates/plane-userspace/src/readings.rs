@@ -7,13 +7,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ferry_api::object::{Family, ObjectName, Protocol};
 use ferry_relay::{Port, Relay, Totals};
 
+use crate::base::SCOPES;
 use crate::element::PortId;
 
 /// The ports of the relay, whose engines note them, for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct Directory(Arc<Mutex<Ports>>);
 
-type Ports = BTreeMap<(Family, PortId), Arc<Port>>;
+#[derive(Debug, Default)]
+struct Ports {
+    served: BTreeMap<(Family, PortId), Arc<Port>>,
+    /// the scopes of served ports that are not served any more: counters never fall
+    past: BTreeMap<(Family, PortId), PortReading>,
+}
 
 /// Reads the counters of a relay.
 #[derive(Clone, Debug)]
@@ -71,11 +77,24 @@ pub struct EndpointReading {
 
 impl Directory {
     pub(crate) fn insert(&self, family: Family, id: &PortId, port: &Arc<Port>) {
-        self.lock().insert((family, id.clone()), Arc::clone(port));
+        self.lock().served.insert((family, id.clone()), Arc::clone(port));
     }
 
+    /// Forgets a scope of a port; its counts only with the last one.
     pub(crate) fn remove(&self, family: Family, id: &PortId) {
-        self.lock().remove(&(family, id.clone()));
+        let mut ports = self.lock();
+        let key = (family, id.clone());
+        let Some(port) = ports.served.remove(&key) else { return };
+        let scopes = SCOPES.map(|scope| (family, PortId { scope, ..id.clone() }));
+        if scopes.iter().any(|scope| ports.served.contains_key(scope)) {
+            let reading = PortReading { open: 0, endpoints: Vec::new(), ..PortReading::of(family, id, &port) };
+            match ports.past.get_mut(&key) {
+                Some(past) => past.add(reading),
+                None => drop(ports.past.insert(key, reading)),
+            }
+        } else {
+            scopes.iter().for_each(|scope| drop(ports.past.remove(scope)));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Ports> {
@@ -98,10 +117,13 @@ impl Readings {
 
     /// The ports that somebody has used, in order.
     pub fn ports(&self) -> Vec<PortReading> {
+        let ports = self.directory.lock();
+        let served = ports.served.iter().map(|((family, id), port)| PortReading::of(*family, id, port));
+        let served = ports.served.keys().map(|key| (key, false)).zip(served);
+        let past = ports.past.iter().map(|(key, reading)| ((key, true), reading.clone()));
+        let of_scopes: BTreeMap<_, _> = served.chain(past).collect();
         let mut readings: Vec<PortReading> = Vec::new();
-        // The scopes of a port are neighbours.
-        for ((family, id), port) in self.directory.lock().iter() {
-            let reading = PortReading::of(*family, id, port);
+        for reading in of_scopes.into_values() {
             match readings.last_mut() {
                 Some(last) if last.is_same(&reading) => last.add(reading),
                 Some(_) | None => readings.push(reading),

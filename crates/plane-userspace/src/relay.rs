@@ -10,13 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Family, Protocol};
-use ferry_kernel::errno::ErrorClass;
 use ferry_model::{FrontendAddr, Scope};
 use ferry_plane::layered::Layer;
 use ferry_plane::{Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Op, Refusal};
 use ferry_relay::{
-    Balancer, Bind, DEFAULT_PENALTY, Destination, Gate, Inheritance, Listener, ListenerId, ListenerState, Port, Relay,
-    Routes, SocketName,
+    Balancer, Bind, DEFAULT_PENALTY, Destination, Gate, Inheritance, Listener, ListenerError, ListenerId,
+    ListenerState, Port, Relay, Routes, SocketName,
 };
 use ferry_ruleset::id::HashId;
 
@@ -75,6 +74,29 @@ struct ServicePort {
     balancer: Arc<Balancer>,
 }
 
+/// Why an object could not be made.
+enum Failure {
+    /// descriptors or memory are used up
+    Exhausted(io::Error),
+    /// this object is impossible now
+    Refused(io::Error),
+}
+
+// === impl Failure ===
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<ListenerError> for Failure {
+    fn from(error: ListenerError) -> Self {
+        let failure = if error.is_exhaustion { Self::Exhausted } else { Self::Refused };
+        failure(io::Error::other(error.text))
+    }
+}
+
 // === impl SharedRelay ===
 
 impl SharedRelay {
@@ -127,11 +149,11 @@ impl RelayLayer {
         }
     }
 
-    fn apply(&mut self, op: Op, object: &UserspaceObject) -> io::Result<()> {
+    fn apply(&mut self, op: Op, object: &UserspaceObject) -> Result<(), Failure> {
         match (op, object) {
             (Op::Create | Op::Replace, UserspaceObject::Port(id, spec)) => self.serve(id, spec),
             (Op::Delete, UserspaceObject::Port(id, _)) => self.close_port(id),
-            (Op::Create | Op::Replace, UserspaceObject::Route(_, at, id)) => return self.route(*at, id),
+            (Op::Create | Op::Replace, UserspaceObject::Route(_, at, id)) => self.route(*at, id)?,
             (Op::Delete, UserspaceObject::Route(scope, at, _)) => self.unroute(*scope, *at),
             (Op::Create | Op::Replace, UserspaceObject::Listener(door)) => return self.listen(door),
             (Op::Delete, UserspaceObject::Listener(door)) => {
@@ -140,7 +162,7 @@ impl RelayLayer {
                     self.shared.remove(id);
                 }
             }
-            (_, UserspaceObject::Table(_)) => return Err(io::Error::other("it is in the table")),
+            (_, UserspaceObject::Table(_)) => return Err(io::Error::other("it is in the table").into()),
         }
         Ok(())
     }
@@ -200,7 +222,7 @@ impl RelayLayer {
 
     /// Opens a listener: with the socket that the process before has left, or at a port of the preferred range, the same one each
     /// time, or else at a port that the system chooses.
-    fn listen(&mut self, door: &Door) -> io::Result<()> {
+    fn listen(&mut self, door: &Door) -> Result<(), Failure> {
         let label = label(self.family, door);
         let listener = ListenerId(self.shared.next_listener.fetch_add(1, Ordering::Relaxed));
         let inherited = self.shared.inheritance.bind(&SocketName::Gate(label.clone()), self.at(0), false);
@@ -208,7 +230,7 @@ impl RelayLayer {
             inherited @ Bind::Inherited { .. } => vec![inherited],
             Bind::Address { .. } | Bind::Open(_) => self.candidates(door.protocol(), &label),
         };
-        let mut failure = String::new();
+        let mut failure = Failure::from(io::Error::other("no port to listen at"));
         for bind in binds {
             match self.add(listener, door, &label, bind)? {
                 ListenerState::Open(address) => {
@@ -222,11 +244,11 @@ impl RelayLayer {
                     }
                     return Ok(());
                 }
-                ListenerState::Failed(error) | ListenerState::Lost(error) => failure = error,
+                ListenerState::Failed(error) | ListenerState::Lost(error) => failure = error.into(),
             }
             self.shared.relay.remove(listener);
         }
-        Err(io::Error::other(failure))
+        Err(failure)
     }
 
     fn close_door(&self, door: &Door) {
@@ -352,10 +374,11 @@ impl Kernel<UserspaceObject> for RelayLayer {
         for (op, index, object) in batch.operations() {
             match self.apply(op, object) {
                 Ok(()) => {}
-                Err(error) if ErrorClass::of(&error).is_temporary() => {
+                // Whatever comes next needs descriptors or memory, too.
+                Err(Failure::Exhausted(error)) => {
                     return Err(CommitFailure::unknown(CommitError::Resources(error)));
                 }
-                Err(error) => refused.push((op, index, error)),
+                Err(Failure::Refused(error)) => refused.push((op, index, error)),
             }
         }
         if refused.is_empty() { Ok(()) } else { Err(CommitFailure::unknown(CommitError::Refused(refused))) }

@@ -51,8 +51,11 @@ pub struct Keepalive {
     pub probes: u32,
 }
 
-/// Descriptors that [`Config::fit`] leaves to listeners, pipes and the rest of the program: of few, half.
+/// The least number of descriptors that [`Config::fit`] leaves to pipes, the rest of the program and listeners, of which each port of UDP
+/// has one; of few descriptors, half.
 const RESERVED: u64 = 1024;
+/// The part of many descriptors that it leaves, as a divisor.
+const RESERVED_PART: u64 = 8;
 
 // === impl Config ===
 
@@ -60,13 +63,14 @@ impl Config {
     /// The number of descriptors with which [`Config::fit`] lowers nothing.
     pub fn descriptors(&self) -> u64 {
         let of_both = (4 * self.max_connections).max(2 * self.max_associations);
-        u64::try_from(of_both).map_or(u64::MAX, |of_both| of_both.saturating_add(RESERVED))
+        let with_part = |used: u64| used.saturating_mul(RESERVED_PART).div_ceil(RESERVED_PART - 1);
+        u64::try_from(of_both).map_or(u64::MAX, |used| with_part(used).max(used.saturating_add(RESERVED)))
     }
 
     /// Lowers the limits of connections and associations to what so many descriptors allow, so that clients are refused and
     /// counted before descriptors are exhausted: a connection takes two, an association one. Each kind may use half of them.
     pub fn fit(&mut self, descriptors: u64) {
-        let reserved = RESERVED.min(descriptors / 2);
+        let reserved = RESERVED.max(descriptors / RESERVED_PART).min(descriptors / 2);
         let available = usize::try_from(descriptors - reserved).unwrap_or(usize::MAX);
         self.max_connections = self.max_connections.min(available / 4);
         self.max_associations = self.max_associations.min(available / 2);
@@ -102,7 +106,8 @@ mod tests {
             (config.max_connections, config.max_associations)
         };
         assert_eq!(limits(u64::MAX), (100_000, 50_000));
-        assert_eq!(limits(21_024), (5_000, 10_000));
+        assert_eq!(limits(64_000), (14_000, 28_000));
+        assert_eq!(limits(5_024), (1_000, 2_000));
         assert_eq!(limits(1_024), (128, 256));
         assert_eq!(limits(0), (0, 0));
         let config = Config::default();

@@ -112,7 +112,14 @@ impl std::error::Error for InvalidName {}
 impl Inheritance {
     /// The sockets with their names as text. One whose name can't be read, or occurs a second time, is logged and closed.
     pub fn new(sockets: impl IntoIterator<Item = (String, OpenSocket)>) -> Self {
-        let mut named = HashMap::new();
+        let inheritance = Self::default();
+        inheritance.add(sockets);
+        inheritance
+    }
+
+    /// Adds sockets with their names as text, as [`Self::new`] does.
+    pub fn add(&self, sockets: impl IntoIterator<Item = (String, OpenSocket)>) {
+        let mut named = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         for (text, socket) in sockets {
             match text.parse() {
                 Ok(name) => {
@@ -123,7 +130,6 @@ impl Inheritance {
                 Err(error) => tracing::warn!(name = ?text, %error, "closing an inherited socket"),
             }
         }
-        Self { sockets: Mutex::new(named) }
     }
 
     /// Where a listener or gate of this name gets its socket from: the inherited one, or, if there is none or it does not suit, one that

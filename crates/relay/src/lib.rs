@@ -45,7 +45,7 @@ pub use counters::{Count, EndpointCounters, Gauge, PortCounters, Totals};
 pub use endpoint::Endpoint;
 pub use gate::Gate;
 pub use handover::{Inheritance, InvalidName, SocketName};
-pub use listener::{Listener, ListenerState};
+pub use listener::{Listener, ListenerError, ListenerState};
 pub use port::Port;
 pub use protocol::Protocol;
 pub use relay::{ListenerId, Relay};

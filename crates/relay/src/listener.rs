@@ -1,5 +1,6 @@
 //! One listener: opens its socket, serves it, and opens it again after a failure.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -36,10 +37,19 @@ pub struct Listener {
 pub enum ListenerState {
     /// It serves this address.
     Open(SocketAddr),
-    /// It could not be opened, or has failed, and is tried again. The text names the address and the error.
-    Failed(String),
+    /// It could not be opened, or has failed, and is tried again.
+    Failed(ListenerError),
     /// It was given as an open socket, which can't be used or has failed; there is nothing to try again.
-    Lost(String),
+    Lost(ListenerError),
+}
+
+/// Why a listener is not open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerError {
+    /// The address and the error.
+    pub text: String,
+    /// Descriptors or memory are used up: whatever else is opened now fails, too.
+    pub is_exhaustion: bool,
 }
 
 /// The state that the task of a listener shares with its owner.
@@ -52,8 +62,8 @@ pub(crate) struct ListenerStatus {
 #[derive(Debug)]
 enum State {
     Open(Serving),
-    Failed(String),
-    Lost(String),
+    Failed(ListenerError),
+    Lost(ListenerError),
 }
 
 /// The socket of a listener.
@@ -63,15 +73,45 @@ pub(crate) enum Serving {
     Udp(Arc<UdpSocket>),
 }
 
+// === impl ListenerError ===
+
+impl ListenerError {
+    fn new(text: String, error: &io::Error) -> Self {
+        Self { text, is_exhaustion: system::lacks_resources(error) }
+    }
+
+    /// For a listener that is gone for another reason than an error of its socket.
+    pub(crate) fn gone(text: &str) -> Self {
+        Self { text: text.to_owned(), is_exhaustion: false }
+    }
+
+    /// For a socket that can't be opened at this address.
+    fn of_address(protocol: Protocol, address: SocketAddr, error: &io::Error) -> Self {
+        Self::new(format!("listening on {address} over {protocol}: {error}"), error)
+    }
+}
+
+impl fmt::Display for ListenerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<io::Error> for ListenerError {
+    fn from(error: io::Error) -> Self {
+        Self::new(error.to_string(), &error)
+    }
+}
+
 // === impl ListenerStatus ===
 
 impl ListenerStatus {
     /// A listener that is open or not; `is_tried_again`: it is opened again after a failure.
-    pub(crate) fn new(target: Target, opened: Result<&Serving, &str>, is_tried_again: bool) -> Self {
+    pub(crate) fn new(target: Target, opened: Result<&Serving, &ListenerError>, is_tried_again: bool) -> Self {
         let state = match opened {
             Ok(serving) => State::Open(serving.clone()),
-            Err(error) if is_tried_again => State::Failed(error.to_owned()),
-            Err(error) => State::Lost(error.to_owned()),
+            Err(error) if is_tried_again => State::Failed(error.clone()),
+            Err(error) => State::Lost(error.clone()),
         };
         Self { target: RwLock::new(target), state: Mutex::new(state) }
     }
@@ -89,7 +129,7 @@ impl ListenerStatus {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Open(serving) => match serving.address() {
                 Ok(address) => ListenerState::Open(address),
-                Err(error) => ListenerState::Failed(error.to_string()),
+                Err(error) => ListenerState::Failed(error.into()),
             },
             State::Failed(error) => ListenerState::Failed(error.clone()),
             State::Lost(error) => ListenerState::Lost(error.clone()),
@@ -106,7 +146,7 @@ impl ListenerStatus {
 
     /// Closes the socket as soon as its task has ended.
     pub(crate) fn close(&self) {
-        self.set(State::Lost("removed".to_owned()));
+        self.set(State::Lost(ListenerError::gone("removed")));
     }
 
     fn set(&self, state: State) {
@@ -121,12 +161,14 @@ impl Serving {
     ///
     /// # Errors
     /// The text names the address and the error.
-    pub(crate) fn new(protocol: Protocol, bind: Bind, keepalive: Keepalive) -> Result<Self, String> {
+    pub(crate) fn new(protocol: Protocol, bind: Bind, keepalive: Keepalive) -> Result<Self, ListenerError> {
         let (address, reuse_port) = match bind {
             Bind::Address { address, reuse_port } => (address, reuse_port),
             Bind::Open(socket) => {
                 let adopted = Self::adopt(protocol, socket, None, keepalive);
-                return adopted.map_err(|error| format!("using an open socket of {protocol}: {error}"));
+                return adopted.map_err(|error| {
+                    ListenerError::new(format!("using an open socket of {protocol}: {error}"), &error)
+                });
             }
             Bind::Inherited { socket, address, reuse_port } => {
                 match Self::adopt(protocol, socket, Some(address), keepalive) {
@@ -138,7 +180,8 @@ impl Serving {
                 (address, reuse_port)
             }
         };
-        Self::open(protocol, address, reuse_port, keepalive).map_err(|error| failure(protocol, address, &error))
+        Self::open(protocol, address, reuse_port, keepalive)
+            .map_err(|error| ListenerError::of_address(protocol, address, &error))
     }
 
     fn open(protocol: Protocol, address: SocketAddr, reuse_port: bool, keepalive: Keepalive) -> io::Result<Self> {
@@ -207,11 +250,8 @@ pub(crate) async fn run(
             let error = serve(&open, &status, &workers, at).await;
             worker.context.totals.listener_errors.increment();
             tracing::warn!(%error, listener = status.target().name(), "a listener has failed");
-            status.set(if reopening.is_some() {
-                State::Failed(error.to_string())
-            } else {
-                State::Lost(error.to_string())
-            });
+            let state = if reopening.is_some() { State::Failed } else { State::Lost };
+            status.set(state(error.into()));
             [pause, _] = PAUSES;
         }
         let Some(Reopening { protocol, address, reuse_port }) = reopening else { return };
@@ -225,7 +265,7 @@ pub(crate) async fn run(
             }
             Err(error) => {
                 worker.context.totals.listener_errors.increment();
-                status.set(State::Failed(failure(protocol, address, &error)));
+                status.set(State::Failed(ListenerError::of_address(protocol, address, &error)));
             }
         }
     }
@@ -236,11 +276,6 @@ fn keep_port(reopening: &mut Option<Reopening>, open: &Serving) {
     if let (Some(reopening), Ok(address)) = (reopening, open.address()) {
         reopening.address.set_port(address.port());
     }
-}
-
-/// The text for a listener that can't be opened.
-fn failure(protocol: Protocol, address: SocketAddr, error: &io::Error) -> String {
-    format!("listening on {address} over {protocol}: {error}")
 }
 
 async fn serve(serving: &Serving, status: &Arc<ListenerStatus>, workers: &Arc<[WorkerHandle]>, at: usize) -> io::Error {

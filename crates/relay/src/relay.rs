@@ -15,7 +15,7 @@ use crate::config::{Config, Removal};
 use crate::counters::Totals;
 use crate::endpoint::Endpoint;
 use crate::gate::{Gate, Target};
-use crate::listener::{self, Listener, ListenerState, ListenerStatus, Reopening, Serving};
+use crate::listener::{self, Listener, ListenerError, ListenerState, ListenerStatus, Reopening, Serving};
 use crate::port::Port;
 use crate::protocol::Protocol;
 use crate::socket::Bind;
@@ -101,7 +101,7 @@ impl Relay {
     fn insert(&self, id: ListenerId, protocol: Protocol, bind: Bind, target: Target) -> ListenerState {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         if self.has_ended.load(Ordering::Relaxed) {
-            return ListenerState::Lost("the relay has ended".to_owned());
+            return ListenerState::Lost(ListenerError::gone("the relay has ended"));
         }
         let reopening = bind.address().map(|(address, reuse_port)| Reopening { protocol, address, reuse_port });
         if let Some(present) =
@@ -114,7 +114,7 @@ impl Relay {
         close(listeners.remove(&id));
         let at = self.next_worker.fetch_add(1, Ordering::Relaxed) % self.workers.len();
         let Some(worker) = self.workers.get(at) else {
-            return ListenerState::Lost("the relay has no threads".to_owned());
+            return ListenerState::Lost(ListenerError::gone("the relay has no threads"));
         };
         let opened = {
             let _registered_there = worker.runtime.enter();
@@ -122,10 +122,9 @@ impl Relay {
         };
         if let Err(error) = &opened {
             self.totals.listener_errors.increment();
-            tracing::warn!(error, listener = target.name(), "cannot open a listener");
+            tracing::warn!(%error, listener = target.name(), "cannot open a listener");
         }
-        let status =
-            Arc::new(ListenerStatus::new(target, opened.as_ref().map_err(String::as_str), reopening.is_some()));
+        let status = Arc::new(ListenerStatus::new(target, opened.as_ref(), reopening.is_some()));
         let serving = opened.ok();
         let (alive, ended) = channel();
         let task = listener::run(Arc::clone(&status), serving, reopening, Arc::clone(&self.workers), at);

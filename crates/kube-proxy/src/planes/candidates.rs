@@ -276,7 +276,7 @@ mod tests {
             error.starts_with("mode \"winuserspace\" adds Service addresses to an interface of Windows: use "),
             "{error}"
         );
-        assert!(error.ends_with("this build has: iptables, ipvs, nftables"), "{error}");
+        assert!(error.ends_with("this build has: iptables, ipvs, nftables, userspace"), "{error}");
     }
 
     #[test]

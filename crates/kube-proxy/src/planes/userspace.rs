@@ -13,8 +13,7 @@ use ferry_api::object::Family;
 use ferry_model::{Endpoint, Profile};
 use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
 use ferry_plane_userspace::{
-    Config, Datagrams, Directory, Inheritance, Readings, Relay, Removal, SharedRelay, UserspaceCommitLock, Worker,
-    raise_limit,
+    Config, Datagrams, Directory, Readings, Relay, Removal, SharedRelay, UserspaceCommitLock, Worker, raise_limit,
 };
 
 use self::metrics::{USERSPACE_TABLE, UserspaceMetrics};
@@ -69,6 +68,8 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
             failed.fail(anyhow::Error::new(listen()).context("waiting for nf_tables notifications"));
         })?;
         start(workers, opening.threads)?;
+        // A mode that can't start leaves them to the one that does, which passes on what waits there.
+        shared.inheritance.add(opening.sockets.take());
     }
     let readings = Readings::new(shared.directory.clone(), Arc::clone(&shared.relay));
     let patience = config.ferry.userspace.drain_timeout.to_std();
@@ -142,7 +143,7 @@ fn shared(opening: &Opening<'_>, relay: Relay) -> anyhow::Result<SharedRelay> {
     let of_port = count(config.ferry.userspace.max_connections_per_port);
     Ok(SharedRelay {
         relay: Arc::new(relay),
-        inheritance: Arc::new(Inheritance::new(opening.sockets.take())),
+        inheritance: Arc::default(),
         ports: ports.ports(),
         limit_per_port: if of_port == 0 { usize::MAX } else { of_port },
         next_listener: Arc::default(),

@@ -123,6 +123,21 @@ fn what_passes_by_a_service_stays_beside_the_flows_of_endpoints_that_linger() {
     assert_eq!(verdicts(Some(&lingers), Some(&before), Protocol::Udp, &[A, VIP]), (true, vec![true, false]));
 }
 
+/// No endpoint goes, and the listener of a relaying proxy does.
+#[test]
+fn flows_are_due_when_a_frontend_leads_to_another_scope() {
+    let local = |to| {
+        let mut service = service(Protocol::Udp, &["10.1.0.1:53"], &[], &[VIP]);
+        service.ports[0].local = pool(&["10.1.0.1:53"]);
+        service.ports[0].frontends[0].treatment = Treatment::all(Action::Forward { to, snat: Snat::Keep });
+        service
+    };
+    let (before, after) = (local(Scope::Local), local(Scope::Cluster));
+    let due = |before, after| verdicts(Some(before), Some(after), Protocol::Udp, &["10.1.0.1:53"]);
+    assert_eq!(due(&before, &after), (true, vec![true]));
+    assert_eq!(due(&before, &before), (false, vec![true]));
+}
+
 #[test]
 fn what_came_before_the_first_endpoint_goes() {
     let empty = service(Protocol::Udp, &[], &[], &[VIP]);

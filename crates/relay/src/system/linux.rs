@@ -44,6 +44,11 @@ pub(crate) fn are_exhausted(error: &io::Error) -> bool {
     is_one_of(error, &exhausted)
 }
 
+/// True if a socket can't be opened because descriptors or memory are used up: any other one can't, either.
+pub(crate) fn lacks_resources(error: &io::Error) -> bool {
+    is_one_of(error, &[Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM])
+}
+
 /// True if accepting failed because of the connection: the client has gone while it waited, or a network error of its connection
 /// (accept(2), "Error handling").
 pub(crate) fn is_of_connection(error: &io::Error) -> bool {

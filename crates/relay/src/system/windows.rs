@@ -107,6 +107,13 @@ pub(crate) fn are_exhausted(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| EXHAUSTED.contains(&code))
 }
 
+/// True if a socket can't be opened because memory is used up: any other one can't, either.
+pub(crate) fn lacks_resources(error: &io::Error) -> bool {
+    /// `WSAEMFILE`, `WSAENOBUFS`
+    const EXHAUSTED: [i32; 2] = [10_024, 10_055];
+    error.raw_os_error().is_some_and(|code| EXHAUSTED.contains(&code))
+}
+
 /// True if accepting failed because of the connection: the client has gone while it waited.
 pub(crate) fn is_of_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, TimedOut};

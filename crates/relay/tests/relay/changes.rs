@@ -78,7 +78,8 @@ fn a_taken_port_is_reported_and_tried_again_while_the_others_work() {
         let relay = Running::new(config());
         let ListenerState::Failed(error) = relay.add(ListenerId(1), listener(taken, &port)) else { panic!() };
         assert!(
-            error.contains(&taken.to_string()) && error.contains(if cfg!(windows) { "10048" } else { "in use" }),
+            error.text.contains(&taken.to_string())
+                && error.text.contains(if cfg!(windows) { "10048" } else { "in use" }),
             "{error}"
         );
         assert_eq!(relay.totals().listener_errors.value(), 1);
@@ -144,7 +145,7 @@ fn the_end_closes_everything_for_all_who_share_the_relay() {
         assert_eq!(std::thread::scope(|scope| scope.spawn(|| relay.drain(Duration::ZERO)).join().unwrap()), 0);
         assert_eq!(relay.states(), []);
         let late = relay.add(ListenerId(1), listener(LOOPBACK, &port));
-        assert!(matches!(&late, ListenerState::Lost(error) if error.contains("ended")), "{late:?}");
+        assert!(matches!(&late, ListenerState::Lost(error) if error.text.contains("ended")), "{late:?}");
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!(relay.totals().open_associations.value(), 0);
     });
@@ -158,7 +159,7 @@ fn an_address_that_listeners_share_is_refused() {
         let relay = Running::new(config());
         let bind = Bind::Address { address: LOOPBACK, reuse_port: true };
         let state = relay.add(ListenerId(1), Listener { protocol: Protocol::Tcp, bind, port });
-        assert!(matches!(&state, ListenerState::Failed(error) if error.contains("Windows has no")), "{state:?}");
+        assert!(matches!(&state, ListenerState::Failed(error) if error.text.contains("Windows has no")), "{state:?}");
     });
 }
 

@@ -119,7 +119,10 @@ fn a_listener_without_an_address_is_refused() {
         for address in ["0.0.0.0:0", "[::]:0"] {
             let bind = Bind::Address { address: address.parse().unwrap(), reuse_port: false };
             let state = relay.add(ListenerId(1), Listener { protocol: Protocol::Udp, bind, port: Arc::clone(&port) });
-            assert!(matches!(&state, ListenerState::Failed(error) if error.contains("needs an address")), "{state:?}");
+            assert!(
+                matches!(&state, ListenerState::Failed(error) if error.text.contains("needs an address")),
+                "{state:?}"
+            );
         }
     });
 }

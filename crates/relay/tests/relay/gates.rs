@@ -214,7 +214,7 @@ fn a_gate_whose_port_is_taken_is_tried_again() {
         let taken = other.local_addr().unwrap();
         let (relay, routes) = (Running::new(config()), Arc::new(Routes::new()));
         let failed = relay.add_gate(ListenerId(1), gate(taken, &routes));
-        assert!(matches!(&failed, ListenerState::Failed(error) if error.contains("in use")), "{failed:?}");
+        assert!(matches!(&failed, ListenerState::Failed(error) if error.text.contains("in use")), "{failed:?}");
         drop(other);
         eventually("it is open", || relay.states()[0].1 == ListenerState::Open(taken));
         assert!(is_refused(taken));

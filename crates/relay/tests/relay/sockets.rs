@@ -82,7 +82,7 @@ fn something_else_than_a_listener_is_refused() {
         let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         let listener = Listener { protocol: Protocol::Tcp, bind: Bind::Open(file), port };
         let state = relay.add(ListenerId(1), listener);
-        assert!(matches!(&state, ListenerState::Lost(error) if error.contains("open socket")), "{state:?}");
+        assert!(matches!(&state, ListenerState::Lost(error) if error.text.contains("open socket")), "{state:?}");
     });
 }
 

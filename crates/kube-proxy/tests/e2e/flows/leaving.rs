@@ -4,10 +4,11 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::proxy::{NFTABLES, USERSPACE};
 use ferry_lab::stage::until;
 use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service};
 
-use crate::support::{Asker, EndedFlows, LIMIT, removed, rest, spread, stage, sweeps};
+use crate::support::{Asker, EndedFlows, LIMIT, removed, rest, spread, stage, stage_in, sweeps};
 
 /// Port of endpoints that receive and never answer.
 const SINK: u16 = 9999;
@@ -38,8 +39,8 @@ fn all_askers(lab: &Lab, protocol: Protocol, number: u8) -> Vec<Asker<'_>> {
 }
 
 /// Every flow follows the endpoints through all changes, and no endpoint answers in place of a removed one.
-fn flows_follow(protocol: Protocol, number: u8) {
-    let mut stage = stage(&at(protocol, number, &[Place::PodA]));
+fn flows_follow(mode: &'static str, protocol: Protocol, number: u8) {
+    let mut stage = stage_in(mode, &at(protocol, number, &[Place::PodA]));
     let askers = all_askers(stage.lab, protocol, number);
     for asker in &askers {
         assert_eq!(asker.answer(), "pod-a:8080", "{}", asker.to);
@@ -68,7 +69,8 @@ fn flows_follow(protocol: Protocol, number: u8) {
         times.len(),
         spread(times)
     );
-    let changes = f64::from(rounds) * askers.len() as f64;
+    // In mode userspace the entries lead to the proxy's listeners, which stay.
+    let changes = if mode == USERSPACE { 0.0 } else { f64::from(rounds) * askers.len() as f64 };
     if protocol == Protocol::Udp {
         // an association that is only begun is forgotten after seconds
         until("they are counted", LIMIT, || removed(&stage) - before >= changes);
@@ -78,12 +80,55 @@ fn flows_follow(protocol: Protocol, number: u8) {
 
 #[test]
 fn udp_flows_follow_the_endpoints() {
-    flows_follow(Protocol::Udp, 51);
+    flows_follow(NFTABLES, Protocol::Udp, 51);
+}
+
+#[test]
+fn udp_flows_follow_the_endpoints_in_mode_userspace_too() {
+    flows_follow(USERSPACE, Protocol::Udp, 66);
+}
+
+/// The endpoint stays, and in mode userspace the listener that the flow leads to doesn't.
+fn flows_survive_a_change_of_policy(mode: &'static str, number: u8) {
+    let by_policy = |is_local: bool| {
+        let service = service(Protocol::Udp, number);
+        Manifests::new().with(if is_local { service.external_local() } else { service }, &[Place::PodA])
+    };
+    let mut stage = stage_in(mode, &by_policy(true));
+    let outside = |family| {
+        [at_node_port(family, 30000 + u16::from(number)), at_external_ip(family, number)]
+            .map(|to| Asker::new(stage.lab, Place::Client, Protocol::Udp, to))
+    };
+    let askers: Vec<_> = Family::ALL.into_iter().flat_map(outside).collect();
+    askers.iter().for_each(|asker| assert_eq!(asker.answer(), "pod-a:8080", "{}", asker.to));
+    let mut counted: f64 = 0.0;
+    for is_local in [false, true, false] {
+        stage.replace(&by_policy(is_local));
+        for asker in &askers {
+            // A client that goes on sending keeps its entry alive.
+            assert_eq!(asker.answer(), "pod-a:8080", "{} {is_local}", asker.to);
+        }
+        if mode == USERSPACE {
+            let now = stage.proxy.metric("kubeproxy_userspace_connections_total", &["service=\"dns\""]);
+            assert!(now >= counted.max(askers.len() as f64), "a counter never falls: {counted}, then {now}");
+            counted = now;
+        }
+    }
+}
+
+#[test]
+fn udp_flows_survive_a_change_of_policy() {
+    flows_survive_a_change_of_policy(NFTABLES, 67);
+}
+
+#[test]
+fn udp_flows_survive_a_change_of_policy_in_mode_userspace_too() {
+    flows_survive_a_change_of_policy(USERSPACE, 68);
 }
 
 #[test]
 fn sctp_flows_follow_the_endpoints() {
-    flows_follow(Protocol::Sctp, 52);
+    flows_follow(NFTABLES, Protocol::Sctp, 52);
 }
 
 /// How long after the rules are in force: another service of the same change answers.
