@@ -7,6 +7,7 @@ pub(crate) mod events;
 mod latency;
 mod messages;
 mod proxy;
+mod relayed;
 mod servers;
 mod site;
 mod tools;
@@ -216,7 +217,8 @@ fn one_by_one(proxy: &Proxy, site: &Site, series: Series) -> anyhow::Result<()> 
     // The proxy handles them as foreign changes, which would count below.
     std::thread::sleep(STEADY);
     let used = Used::new(proxy)?;
-    let latencies = latency::measure(site, series.count, series.pause)?;
+    let measure = if site.workload.mode == Mode::USERSPACE { relayed::measure } else { latency::measure };
+    let latencies = measure(site, series.count, series.pause)?;
     let used = used.since(proxy)?;
     stats::print("endpoint replaced: write started -> in force", latencies.from_begin, "");
     stats::print("endpoint replaced: write completed -> in force", latencies.from_end, &used);

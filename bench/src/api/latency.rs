@@ -13,7 +13,7 @@ use super::site::Site;
 use super::tools::Tools;
 
 /// Time limit of a change.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Latency of each change.
 pub(super) struct Latencies {
@@ -49,7 +49,7 @@ pub(super) fn measure(site: &Site, count: usize, pause: Duration) -> anyhow::Res
 }
 
 /// The times of sending a change. The server records them after writing, which may be after the proxy's commit.
-fn delivery(site: &Site, version: u64) -> anyhow::Result<Delivery> {
+pub(super) fn delivery(site: &Site, version: u64) -> anyhow::Result<Delivery> {
     let started = Instant::now();
     while started.elapsed() < PATIENCE {
         if let Some(delivery) = site.last_delivery().filter(|delivery| delivery.version == version) {

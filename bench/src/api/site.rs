@@ -119,6 +119,11 @@ impl Site {
         self.server.put(objects::replaced(index, round).json())
     }
 
+    /// Leaves the last service this endpoint alone. Returns the resourceVersion.
+    pub(super) fn lead_last_to(&self, endpoint: Ipv4Addr) -> u64 {
+        self.server.put(objects::slice(self.workload.services.saturating_sub(1), &[endpoint]).json())
+    }
+
     /// The service of a change.
     fn index_of(&self, change: usize) -> usize {
         change.wrapping_mul(7919) % self.workload.services
