@@ -1,6 +1,6 @@
 //! The relay as the lower layer of the mode: service ports, listeners and routes of this process.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -28,6 +28,8 @@ use crate::readings::Directory;
 
 /// Interval of the looks for listeners that have failed. They hold no connection up: the relay opens a listener again by itself.
 const LOOK: Duration = Duration::from_secs(10);
+/// Time for which a listener that nothing leads to any more stays: datagrams may wait in it, and answers be on their way.
+const LINGER: Duration = Duration::from_secs(1);
 /// Ports of the preferred range that are tried before the system chooses one.
 const PREFERRED_TRIES: usize = 8;
 
@@ -62,6 +64,8 @@ pub(crate) struct RelayLayer {
     routes: BTreeMap<(Scope, FrontendAddr), PortId>,
     tables: [Arc<Routes>; 2],
     listeners: HashMap<Door, ListenerId>,
+    /// listeners that nothing leads to any more, with the time of their end, in order
+    leaving: VecDeque<(Instant, ListenerId)>,
     next_look: Option<Instant>,
     /// of the last look
     listener_errors: u64,
@@ -144,6 +148,7 @@ impl RelayLayer {
             routes: BTreeMap::new(),
             tables: SCOPES.map(|_| Arc::new(Routes::new())),
             listeners: HashMap::new(),
+            leaving: VecDeque::new(),
             next_look: None,
             listener_errors: 0,
         }
@@ -159,7 +164,8 @@ impl RelayLayer {
             (Op::Delete, UserspaceObject::Listener(door)) => {
                 self.close_door(door);
                 if let Some(id) = self.listeners.remove(door) {
-                    self.shared.remove(id);
+                    self.shared.names().remove(&id);
+                    self.leaving.push_back((Instant::now() + LINGER, id));
                 }
             }
             (_, UserspaceObject::Table(_)) => return Err(io::Error::other("it is in the table").into()),
@@ -251,6 +257,13 @@ impl RelayLayer {
         Err(failure)
     }
 
+    /// Closes the listeners whose time has come.
+    fn close_leaving(&mut self, now: Instant) {
+        while let Some((_, id)) = self.leaving.pop_front_if(|(end, _)| *end <= now) {
+            self.shared.remove(id);
+        }
+    }
+
     fn close_door(&self, door: &Door) {
         if let (Door::Datagrams(_), Some(number)) = (door, self.doors.port(door)) {
             self.shared.datagrams.end(self.family, number);
@@ -330,7 +343,8 @@ impl RelayLayer {
 /// The listeners of a family stay as long as its engine.
 impl Drop for RelayLayer {
     fn drop(&mut self) {
-        self.listeners.values().for_each(|id| self.shared.remove(*id));
+        let leaving = self.leaving.iter().map(|(_, id)| id);
+        self.listeners.values().chain(leaving).for_each(|id| self.shared.remove(*id));
         self.ports.keys().for_each(|id| self.shared.directory.remove(self.family, id));
     }
 }
@@ -385,6 +399,7 @@ impl Kernel<UserspaceObject> for RelayLayer {
     }
 
     fn tend(&mut self, now: Instant) -> Result<Drift<UserspaceKey>, CommitError> {
+        self.close_leaving(now);
         if self.next_look.is_some_and(|next| now < next) {
             return Ok(Drift::default());
         }
@@ -401,7 +416,8 @@ impl Kernel<UserspaceObject> for RelayLayer {
     }
 
     fn wake(&mut self, now: Instant) -> Option<Instant> {
-        Some(*self.next_look.get_or_insert(now + LOOK))
+        let look = *self.next_look.get_or_insert(now + LOOK);
+        Some(self.leaving.front().map_or(look, |(end, _)| look.min(*end)))
     }
 }
 

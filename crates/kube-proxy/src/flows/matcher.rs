@@ -175,9 +175,7 @@ impl Matcher {
         let is_ours = |address: IpAddr| address.is_loopback() || self.local.contains(&address);
         if self.replies.owner.is_answered_by_proxy(&flow, is_ours) {
             let rule = at_address.filter(|rule| !rule.is_of_nobody()).or_else(at_port).or(at_address).or_else(left);
-            // Where nothing leads to this listener any more, the entry still does.
-            let is_right = rule.is_none_or(|rule| self.leads_by_proxy(rule, &flow));
-            return if is_right { Verdict::Right } else { Verdict::Stale };
+            return rule.map_or(Verdict::Right, |rule| self.judge_by_proxy(rule, &flow));
         }
         match at_address {
             // New flows find the node port, if there is one.
@@ -187,6 +185,16 @@ impl Matcher {
             }
             Some(rule) if !rule.is_of_nobody() => rule.judge(&flow),
             at_address => at_port().or(at_address).or_else(left).map_or(Verdict::Right, |rule| rule.judge(&flow)),
+        }
+    }
+
+    /// Compares a flow that the proxy answers with the rule. Where nothing leads to its listener any more, the entry still does; the
+    /// listener stays for a moment, and what it has received may be answered.
+    fn judge_by_proxy(&self, rule: &Rule, flow: &Flow) -> Verdict {
+        match self.leads_by_proxy(rule, flow) {
+            true => Verdict::Right,
+            false if rule.patient && !flow.answered => Verdict::Unanswered,
+            false => Verdict::Stale,
         }
     }
 

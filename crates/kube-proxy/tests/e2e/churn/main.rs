@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferry_lab::iptables::{self, Backend};
-use ferry_lab::proxy::{IPTABLES, IPVS, NFTABLES};
+use ferry_lab::proxy::{IPTABLES, IPVS, NFTABLES, USERSPACE};
 use ferry_lab::{Lab, Place};
 
 use account::Account;
@@ -206,4 +206,14 @@ fn endpoints_that_come_and_go_harm_nobody_by_ipvs() {
 #[ignore = "needs IPVS: runs in emulated machines"]
 fn policies_that_change_as_fast_as_they_can_harm_nobody_by_ipvs() {
     policies("ipvs-policies", (IPVS, None));
+}
+
+#[test]
+fn endpoints_that_come_and_go_harm_nobody_in_mode_userspace() {
+    endpoints("userspace-endpoints", (USERSPACE, None));
+}
+
+#[test]
+fn policies_that_change_as_fast_as_they_can_harm_nobody_in_mode_userspace() {
+    policies("userspace-policies", (USERSPACE, None));
 }
