@@ -10,12 +10,11 @@ pub mod config;
 pub mod mode;
 pub mod process;
 mod registry;
-mod row;
+pub(crate) mod row;
 pub mod snapshot;
 pub mod source;
 mod text;
 
 pub use registry::{Metrics, TABLE};
-pub(crate) use row::row;
 pub use row::{Buckets, MetricKind, Row};
 pub use text::number;

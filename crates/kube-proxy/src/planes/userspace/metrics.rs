@@ -10,8 +10,9 @@ use ferry_plane_userspace::{EndpointReading, PortReading, Readings, Totals};
 use prometheus::{IntCounterVec, IntGaugeVec, Registry};
 
 use crate::metrics::MetricKind::{Counter, Gauge, Histogram};
+use crate::metrics::Row;
 use crate::metrics::mode::{FAILURES, ModeMetrics, catch_up};
-use crate::metrics::{Row, row};
+use crate::metrics::row::row;
 
 /// The metrics of mode userspace.
 pub(super) struct UserspaceMetrics {

@@ -54,7 +54,7 @@ pub fn run_program(program: Program) -> ExitCode {
             };
             let text =
                 format!("{FLAG}: the service manager has not started this program: {error}; omit it in a console\n");
-            let _ = std::io::stderr().write_all(text.as_bytes());
+            let _ = io::stderr().write_all(text.as_bytes());
             ExitCode::FAILURE
         }
     }
