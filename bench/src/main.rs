@@ -20,6 +20,7 @@ mod api;
 mod fleet;
 mod flows;
 mod neighbour;
+mod network;
 mod objects;
 mod pipeline;
 mod process;

@@ -1,7 +1,6 @@
 //! Measures the effect of one Service with very many source ranges on new connections to other Services, and on their commits.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -10,6 +9,7 @@ use ferry_api::object::Kind;
 use ferry_lab::Mode;
 use ferry_model::store::Event;
 
+use crate::network::ip;
 use crate::objects;
 use crate::pipeline::{Empty, PassReport, Pipe, decode, load, slice};
 use crate::stats::{self, children_cpu, memory_mib, slab_mib};
@@ -246,12 +246,6 @@ fn ranges(size: u32) -> String {
     // Every other network, so that none is adjacent to another.
     all.extend((1..size).map(|number| format!("{}/30", Ipv4Addr::from_bits(0x1400_0000 + 8 * number))));
     format!("[{}]", all.join(", "))
-}
-
-fn ip(arguments: &[&str]) -> anyhow::Result<()> {
-    let status = Command::new("ip").args(arguments).status().context("ip")?;
-    anyhow::ensure!(status.success(), "ip {arguments:?}: {status}");
-    Ok(())
 }
 
 // === impl MeasuredService ===

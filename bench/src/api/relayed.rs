@@ -3,14 +3,12 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
-
 use super::latency::{Latencies, PATIENCE, delivery};
 use super::site::Site;
+use crate::network::{allow_many_connections, ip};
 
 /// The endpoints between which the last Service changes, addresses of the loopback device.
 const ENDPOINTS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 244, 255, 1), Ipv4Addr::new(10, 244, 255, 2)];
@@ -24,18 +22,19 @@ pub(super) fn measure(site: &Site, count: usize, pause: Duration) -> anyhow::Res
     prepare()?;
     let to = SocketAddr::from((site.last_vip(), SERVICE));
     let mut latencies = Latencies { from_begin: Vec::new(), from_end: Vec::new() };
-    let endpoints = ENDPOINTS.into_iter().enumerate().cycle().take(count + 1);
-    for (number, endpoint) in endpoints {
+    let lead = |(number, endpoint)| -> anyhow::Result<_> {
         let version = site.lead_last_to(endpoint);
-        let reached = reached(to, u8::try_from(number)?)?;
-        let delivery = delivery(site, version)?;
+        Ok((reached(to, number)?, delivery(site, version)?))
+    };
+    let mut endpoints = (0..).zip(ENDPOINTS).cycle();
+    // From ten endpoints to one.
+    endpoints.next().map(lead).transpose()?;
+    for next in endpoints.take(count) {
+        let (reached, delivery) = lead(next)?;
         latencies.from_begin.push(reached.saturating_duration_since(delivery.begun));
         latencies.from_end.push(reached.saturating_duration_since(delivery.ended));
         thread::sleep(pause);
     }
-    // The first one changes ten endpoints to one.
-    latencies.from_begin.remove(0);
-    latencies.from_end.remove(0);
     Ok(latencies)
 }
 
@@ -45,9 +44,7 @@ fn prepare() -> anyhow::Result<()> {
         ip(&["address", "replace", &format!("{endpoint}/32"), "dev", "lo"])?;
     }
     ip(&["route", "replace", "10.96.0.0/12", "dev", "lo"])?;
-    // Connections that ended keep their ports for a minute, or for a second if they may be used again.
-    std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "10000 65000")?;
-    std::fs::write("/proc/sys/net/ipv4/tcp_tw_reuse", "1")?;
+    allow_many_connections()?;
     for (number, endpoint) in (0_u8..).zip(ENDPOINTS) {
         let listener = TcpListener::bind((endpoint, ENDPOINT))?;
         thread::spawn(move || {
@@ -75,10 +72,4 @@ fn reached(to: SocketAddr, endpoint: u8) -> anyhow::Result<Instant> {
         }
     }
     anyhow::bail!("no connection has reached the new endpoint after {PATIENCE:?}")
-}
-
-fn ip(arguments: &[&str]) -> anyhow::Result<()> {
-    let status = Command::new("ip").args(arguments).status()?;
-    ensure!(status.success(), "ip {}: {status}", arguments.join(" "));
-    Ok(())
 }

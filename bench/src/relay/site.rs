@@ -10,6 +10,7 @@ use anyhow::{Context as _, ensure};
 use ferry_kernel::netns::Namespace;
 
 use super::Way;
+use crate::network::{allow_many_connections, ip};
 
 /// The endpoint's address; what relays has [`RELAY`] towards the client.
 pub(super) const ENDPOINT: &str = "10.78.2.2";
@@ -45,10 +46,8 @@ impl Site {
         let site = Self { client: Namespace::new()?, router: Namespace::new()?, endpoint: Namespace::new()? };
         for namespace in [&site.client, &site.router, &site.endpoint] {
             namespace.raise_loopback()?;
-            // Connections that ended keep their ports for a minute, or for a second if they may be used again.
             namespace.run(|| {
-                std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "10000 65000")?;
-                std::fs::write("/proc/sys/net/ipv4/tcp_tw_reuse", "1")?;
+                allow_many_connections()?;
                 std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")
             })??;
         }
@@ -88,12 +87,6 @@ impl Site {
     pub(super) fn serve(&self) -> anyhow::Result<Process> {
         start(&self.endpoint, Command::new(std::env::current_exe()?).arg("--relay-server"))
     }
-}
-
-fn ip(arguments: &[&str]) -> anyhow::Result<()> {
-    let output = Command::new("ip").args(arguments).output().context("running ip")?;
-    ensure!(output.status.success(), "ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr));
-    Ok(())
 }
 
 /// Starts a child in a namespace, waits for the line that it prints when it listens, and prints the figures in it.
