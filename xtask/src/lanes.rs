@@ -31,7 +31,8 @@ const WAITING: &[(&str, &str)] = &[
     ("crates/kube-proxy", "outside"),
 ];
 
-/// Runs all binaries, those of Windows beside those that wait, and the documentation's tests, and adds up their summaries. The output of each is printed in one piece.
+/// Runs all binaries, those of Windows beside those that wait, and the documentation's tests, and adds up their summaries.
+/// The output of each is printed in one piece.
 ///
 /// # Errors
 /// If a binary can't be started. One that crashes or hangs counts as a failure, and the others run.

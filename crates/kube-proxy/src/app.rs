@@ -284,8 +284,8 @@ fn start_engine(
     Ok(EngineHandle::new(family, sender, Arc::clone(pulse)))
 }
 
-/// Starts the conntrack cleaner, which knows the sender of replies: in a mode that serves connections itself, with what is behind its
-/// listeners. Returns the state through which engines report to it.
+/// Starts the conntrack cleaner. In a mode that serves connections itself it knows the endpoints behind the proxy's listeners. Returns the
+/// state through which engines report to it.
 fn start_flows(
     owner: ReplyOwner,
     serving: Option<&Arc<dyn Serving>>,

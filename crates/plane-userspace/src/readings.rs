@@ -118,8 +118,7 @@ impl Readings {
     /// The ports that somebody has used, in order.
     pub fn ports(&self) -> Vec<PortReading> {
         let ports = self.directory.lock();
-        let served = ports.served.iter().map(|((family, id), port)| PortReading::of(*family, id, port));
-        let served = ports.served.keys().map(|key| (key, false)).zip(served);
+        let served = ports.served.iter().map(|(key, port)| ((key, false), PortReading::of(key.0, &key.1, port)));
         let past = ports.past.iter().map(|(key, reading)| ((key, true), reading.clone()));
         let of_scopes: BTreeMap<_, _> = served.chain(past).collect();
         let mut readings: Vec<PortReading> = Vec::new();

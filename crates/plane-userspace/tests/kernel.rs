@@ -19,7 +19,7 @@ use ferry_kernel::nft::Socket;
 use ferry_model::{FrontendAddr, FrontendKind, Pool, Profile};
 use ferry_plane::{Delta, SyncEngine, UnitId};
 use ferry_plane_userspace::{
-    Config, Datagrams, Directory, Inheritance, Relay, SharedRelay, UserspaceCommitLock, UserspaceEngine, engine, names,
+    Config, Datagrams, Directory, Relay, SharedRelay, UserspaceCommitLock, UserspaceEngine, engine, names,
 };
 
 fn inside(test: impl Fn(Family) + Send + Sync) {
@@ -37,7 +37,7 @@ fn relay_with(sockets: Vec<(String, OwnedFd)>, ports: RangeInclusive<u16>) -> Si
     let (relay, workers) = Relay::new(Config { workers: 1, ..Config::default() }).unwrap();
     let shared = SharedRelay {
         relay: Arc::new(relay),
-        inheritance: Arc::new(Inheritance::new(sockets)),
+        inheritance: Arc::default(),
         ports,
         limit_per_port: usize::MAX,
         next_listener: Arc::default(),
@@ -45,6 +45,7 @@ fn relay_with(sockets: Vec<(String, OwnedFd)>, ports: RangeInclusive<u16>) -> Si
         directory: Directory::default(),
         datagrams: Datagrams::default(),
     };
+    shared.inheritance.add(sockets);
     for worker in workers {
         std::thread::spawn(move || worker.run());
     }

@@ -110,14 +110,7 @@ impl std::error::Error for InvalidName {}
 // === impl Inheritance ===
 
 impl Inheritance {
-    /// The sockets with their names as text. One whose name can't be read, or occurs a second time, is logged and closed.
-    pub fn new(sockets: impl IntoIterator<Item = (String, OpenSocket)>) -> Self {
-        let inheritance = Self::default();
-        inheritance.add(sockets);
-        inheritance
-    }
-
-    /// Adds sockets with their names as text, as [`Self::new`] does.
+    /// Adds sockets with their names as text. One whose name can't be read, or occurs a second time, is logged and closed.
     pub fn add(&self, sockets: impl IntoIterator<Item = (String, OpenSocket)>) {
         let mut named = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         for (text, socket) in sockets {

@@ -20,6 +20,7 @@ pub struct Echo {
 /// Long-lived connections of one machine.
 pub struct Held {
     stop: Arc<AtomicBool>,
+    broken: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Fate>>,
 }
 
@@ -91,16 +92,21 @@ impl Held {
     /// # Panics
     /// If one can't be opened.
     pub fn open(host: &Host, to: &[SocketAddr], each: usize) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
+        let (stop, broken) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let mut threads = Vec::new();
         for to in to {
             let to = *to;
             let connect = move || TcpStream::connect(to).unwrap_or_else(|error| panic!("{to}: {error}"));
             let streams: Vec<TcpStream> = host.run(move || (0..each).map(|_| connect()).collect());
-            let stop = Arc::clone(&stop);
-            threads.push(thread::spawn(move || exchange(to, streams, &stop)));
+            let (stop, broken) = (Arc::clone(&stop), Arc::clone(&broken));
+            threads.push(thread::spawn(move || exchange(to, streams, (&stop, &broken))));
         }
-        Self { stop, threads }
+        Self { stop, broken, threads }
+    }
+
+    /// True once an exchange has failed.
+    pub fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
     }
 
     /// Closes all connections.
@@ -116,7 +122,7 @@ impl Held {
     }
 }
 
-fn exchange(to: SocketAddr, mut streams: Vec<TcpStream>, stop: &AtomicBool) -> Fate {
+fn exchange(to: SocketAddr, mut streams: Vec<TcpStream>, (stop, broken): (&AtomicBool, &AtomicBool)) -> Fate {
     let mut fate = Fate::default();
     while !stop.load(Ordering::Relaxed) {
         streams.retain_mut(|stream| {
@@ -132,6 +138,9 @@ fn exchange(to: SocketAddr, mut streams: Vec<TcpStream>, stop: &AtomicBool) -> F
             }
             fate.broken.is_empty()
         });
+        if !fate.broken.is_empty() {
+            broken.store(true, Ordering::Relaxed);
+        }
         thread::sleep(slowly(PERIOD));
     }
     fate

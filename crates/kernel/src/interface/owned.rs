@@ -97,7 +97,7 @@ impl<I: InterfaceAddresses> OwnedAddresses<I> {
     }
 
     /// Removes an address that has the mark of those that were added by this program. The record may be older than the last start of
-    /// the machine, after which somebody may have added the address for another use.
+    /// the machine, after which another program may have added the address.
     fn remove(&mut self, interface: &str, address: IpAddr) -> io::Result<Change> {
         let listed = match self.interfaces.list(interface) {
             // The interface has gone, and its addresses with it.

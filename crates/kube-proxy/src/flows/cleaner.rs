@@ -83,7 +83,8 @@ impl PassError {
     }
 }
 
-/// Starts the cleaner; returns the state through which engines report to it. `own_devices`: of the proxy, whose addresses don't count as the node's.
+/// Starts the cleaner; returns the state through which engines report to it. `own_devices` are the names of the proxy's own devices,
+/// whose addresses don't count as the node's.
 ///
 /// # Errors
 /// If the thread can't be started.

@@ -10,7 +10,7 @@ use super::Replies;
 use crate::metrics::Metrics;
 use crate::threads::Threads;
 
-/// Reports of the engines' loops, to nobody.
+/// The reports of the engines' loops, which are dropped.
 #[derive(Debug, Default)]
 pub struct FlowReports;
 

@@ -1,6 +1,6 @@
 //! Figures of this process, for metrics.
 
-/// What the system reports of this process; `None` where it doesn't.
+/// The figures that the system reports of this process; `None` for one that it doesn't.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessFigures {
     /// user and system time of the processor, in seconds

@@ -62,7 +62,7 @@ impl DirectoryWatch {
         };
         let before = std::mem::replace(&mut self.seen, found);
         let gone = before.keys().filter(|name| !self.seen.contains_key(*name)).cloned().map(Notice::Settled);
-        // Whoever writes a file may not have finished.
+        // The writer of a file may not have finished.
         let written = self.seen.iter().filter(|&(name, stamp)| before.get(name) != Some(stamp));
         Ok(gone.chain(written.map(|(name, _)| Notice::Touched(name.clone()))).collect())
     }

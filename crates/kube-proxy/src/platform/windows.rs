@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use ferry_api::config::{Conntrack, MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, MODE_WINUSERSPACE};
+use ferry_api::config::{Conntrack, MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, MODE_USERSPACE, MODE_WINUSERSPACE};
 use ferry_kernel::windows::{addresses, machine};
 
 pub use console::{handle_signals, hang_ups, is_asked_to_end};
@@ -31,15 +31,13 @@ use crate::input::Input;
 /// Interval of looks at the addresses. The system's notifications call a function on a thread of its own, which has no safe
 /// interface; the table is small.
 const LOOK: Duration = Duration::from_secs(2);
-/// The name of the same mode on Linux.
-const USERSPACE: &str = "userspace";
 /// Pause before the next attempt to list addresses.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// The mode that this name stands for on this system: the one that listens on the addresses of Services is the default, and
 /// `userspace` means it.
 pub fn mode_of_system(mode: String) -> String {
-    if mode.is_empty() || mode == USERSPACE { MODE_WINUSERSPACE.to_owned() } else { mode }
+    if mode.is_empty() || mode == MODE_USERSPACE { MODE_WINUSERSPACE.to_owned() } else { mode }
 }
 
 /// Why the system can't have this mode; `None` if it could.

@@ -40,8 +40,7 @@ pub fn raise_limit(wanted: u64) -> u64 {
 /// True if a call failed because descriptors, memory for sockets, or local ports (`ip_local_port_range`) are used up: a pause helps,
 /// another endpoint doesn't.
 pub(crate) fn are_exhausted(error: &io::Error) -> bool {
-    let exhausted = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRINUSE, Errno::ADDRNOTAVAIL];
-    is_one_of(error, &exhausted)
+    lacks_resources(error) || is_one_of(error, &[Errno::ADDRINUSE, Errno::ADDRNOTAVAIL])
 }
 
 /// True if a socket can't be opened because descriptors or memory are used up: any other one can't, either.

@@ -22,7 +22,7 @@ pub type OpenSocket = OwnedSocket;
 pub(crate) const BATCH: usize = 1;
 /// The largest datagram: 65,535 bytes of an IP packet, headers included.
 const LARGEST_BYTES: usize = 65_535;
-/// Interval of the looks for a lost connection that nobody reads from.
+/// The interval of the looks for a lost connection while nothing reads from it.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Where datagrams are sent: the receiver, and the local address they leave from, which a socket here never reports.
@@ -102,9 +102,9 @@ pub(crate) fn send(
 
 /// True if a call failed because memory for sockets or local ports are used up: a pause helps, another endpoint doesn't.
 pub(crate) fn are_exhausted(error: &io::Error) -> bool {
-    /// `WSAEMFILE`, `WSAENOBUFS`, `WSAEADDRINUSE`, `WSAEADDRNOTAVAIL`
-    const EXHAUSTED: [i32; 4] = [10_024, 10_055, 10_048, 10_049];
-    error.raw_os_error().is_some_and(|code| EXHAUSTED.contains(&code))
+    /// `WSAEADDRINUSE`, `WSAEADDRNOTAVAIL`
+    const LOCAL_PORTS: [i32; 2] = [10_048, 10_049];
+    lacks_resources(error) || error.raw_os_error().is_some_and(|code| LOCAL_PORTS.contains(&code))
 }
 
 /// True if a socket can't be opened because memory is used up: any other one can't, either.

@@ -288,7 +288,8 @@ fn a_gate_is_handed_over_with_its_port() {
                 });
             }
             let passed = old.sockets().unwrap().into_iter().map(|(_, socket)| (name.to_string(), socket));
-            let inheritance = Inheritance::new(passed);
+            let inheritance = Inheritance::default();
+            inheritance.add(passed);
             assert_eq!(inheritance.names(), std::slice::from_ref(&name));
             let bind = inheritance.bind(&name, SocketAddr::new(address.ip(), 0), false);
             assert_eq!(inheritance.names(), []);

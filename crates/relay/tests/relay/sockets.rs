@@ -130,7 +130,7 @@ fn a_listener_that_fails_is_opened_again_at_its_port() {
         let (_balancer, port) = port(&[echo.address]);
         let relay = Running::new(config());
         let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
-        // What listens is the same socket, so it ends for the relay as well.
+        // The duplicate is the same socket, so its end is that of the relay's, too.
         let duplicate = TcpListener::from(relay.sockets().unwrap().remove(0).1);
         rustix::net::shutdown(&duplicate, rustix::net::Shutdown::Both).unwrap();
         drop(duplicate);

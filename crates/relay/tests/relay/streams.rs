@@ -267,7 +267,7 @@ fn an_answer_before_a_reset_arrives() {
     });
 }
 
-/// The test has to know what the relay has received, which Windows doesn't report.
+/// The test waits for the bytes that the relay has received; Windows doesn't report their number.
 #[cfg(target_os = "linux")]
 #[test]
 fn an_answer_in_the_same_moment_as_the_reset_arrives() {

@@ -17,7 +17,7 @@ pub type OpenSocket = OwnedSocket;
 /// No new run can take the place of the running one: a changed configuration takes effect at the next start.
 pub const IS_REPLACEABLE: bool = false;
 
-/// What a run passes to the one that replaces it.
+/// The content that a run passes to the one that replaces it.
 #[derive(Debug, Default)]
 pub struct HandedOver {
     /// the configuration
