@@ -40,8 +40,6 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
         &[
             "device.rs",
             "kernel.rs",
-            "probe.rs",
-            "read.rs",
             "refers.rs",
             "retire.rs",
             "servers/commit.rs",
@@ -49,7 +47,6 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
             "servers/mod.rs",
             "servers/schedulers.rs",
             "setup.rs",
-            "table.rs",
             "watch.rs",
         ],
     ),

@@ -1,13 +1,15 @@
 //! Compiles the base: the table, its sets and maps, its chains and their hooks.
 
 use ferry_api::object::{Family, Protocol};
-use ferry_kernel::nft::{self, BaseHook, ChainKind, FibAddress, Hook};
-use ferry_model::Context;
+use ferry_kernel::nft::{BaseHook, ChainKind, FibAddress, Hook};
+use ferry_model::{Context, LocalDetector};
 use ferry_ruleset::rules::{Field, NODE_PORT, RuleWriter, VIP};
+use ferry_ruleset::table::{ChainName, Owner, SetName, TableObject};
 use ferry_ruleset::{Rule, Rules};
 
-use crate::names::{ChainName, FixedChain, FixedSet, SetName};
-use crate::object::{ElementKey, IpvsObject, Table, Value};
+use crate::element::{ElementKey, Value};
+use crate::names::{FixedChain, FixedSet};
+use crate::object::IpvsObject;
 
 /// The service addresses that answer pings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,39 +42,40 @@ impl FixedChain {
     }
 }
 
-impl ChainName {
-    /// The chain without its rules, as sent to the kernel.
-    pub(crate) fn chain(self) -> nft::Chain {
-        let hook = match self {
-            Self::Fixed(fixed) => fixed.hook(),
-            Self::Restricted(_) => None,
-        };
-        nft::Chain { name: self.to_string(), hook }
-    }
-}
-
 /// The objects of the base.
 pub(crate) fn compile(family: Family, pings: Pings, context: &Context, out: &mut Vec<IpvsObject>) {
-    out.push(IpvsObject::Table(Table::Ours));
-    out.extend(FixedSet::ALL.iter().map(|set| IpvsObject::Set(SetName::Fixed(*set))));
+    let mut table = |object| out.push(IpvsObject::Table(object));
+    table(TableObject::Table(Owner::Ours));
+    FixedSet::ALL.iter().for_each(|set| table(TableObject::Set(SetName::Fixed(*set))));
     for chain in FixedChain::ALL.iter().copied() {
-        out.push(IpvsObject::Chain(ChainName::Fixed(chain), Rules(rules(chain, family, pings, context).into())));
+        let rules = rules(chain, family, pings, (context.local.as_ref(), context.masquerade_mark));
+        table(TableObject::Chain(ChainName::Fixed(chain), Rules(rules.into())));
     }
-    out.extend((0..=u8::MAX).map(|octet| IpvsObject::Element(ElementKey::SameOctet(octet), Value::None)));
-    let addresses = context.node_addresses.iter();
-    out.extend(addresses.map(|address| IpvsObject::Element(ElementKey::NodePortIp(*address), Value::None)));
+    let mut element = |key| table(TableObject::Element(key, Value::None));
+    (0..=u8::MAX).for_each(|octet| element(ElementKey::SameOctet(octet)));
+    context.node_addresses.iter().for_each(|address| element(ElementKey::NodePortIp(*address)));
 }
 
-fn rules(chain: FixedChain, family: Family, pings: Pings, context: &Context) -> Vec<Rule> {
+/// Chains that contain every kind of rule.
+pub(crate) fn probes(family: Family) -> Vec<(FixedChain, Rules)> {
+    let pods = LocalDetector::InterfacePrefix("veth".to_owned());
+    let of = |(pings, pods): (Pings, Option<&LocalDetector>)| {
+        let rules = |chain| Rules(rules(chain, family, pings, (pods, 1 << 14)).into());
+        FixedChain::ALL.iter().map(|chain| (*chain, rules(*chain))).collect::<Vec<_>>()
+    };
+    [(Pings::Answered, Some(&pods)), (Pings::OnlyWithEndpoints, None)].into_iter().flat_map(of).collect()
+}
+
+/// The rules of a chain. `pods` detects pods of this node.
+fn rules(chain: FixedChain, family: Family, pings: Pings, (pods, mark): (Option<&LocalDetector>, u32)) -> Vec<Rule> {
     let rule = || RuleWriter::new(family);
-    let mark = context.masquerade_mark;
     // The reset that refuses the node's own connection goes from service address to service address, through output again, as a
     // packet of the same connection: it must not be refused, too.
     let to_bound = || rule().in_set(&[Field::Destination], FixedSet::BoundIps).original_direction();
     match chain {
         FixedChain::Reject => vec![rule().protocol(Protocol::Tcp).reset(), rule().reject()],
         FixedChain::MasqueradeCluster => {
-            let sources = match &context.local {
+            let sources = match pods {
                 Some(pods) => rule().pods(pods, false),
                 // The node's own connections have the service address as their source, which no endpoint could answer.
                 None => Some(rule().address_is_local(FibAddress::Source, true)),

@@ -9,11 +9,13 @@ use ferry_plane::{Compile, Unit};
 use ferry_ruleset::Rules;
 use ferry_ruleset::rules::{RuleWriter, VIP};
 use ferry_ruleset::sources::{Ranges, SourcesId};
+use ferry_ruleset::table::{ChainName, SetName, TableObject};
 
 use crate::base::{self, Pings};
+use crate::element::{ElementKey, IpvsTable, Value, VipMap};
 use crate::hint::{self, Hint};
-use crate::names::{ChainName, FixedSet, SetName};
-use crate::object::{ElementKey, IpvsKey, IpvsObject, Lifetime, Value, VipMap};
+use crate::names::FixedSet;
+use crate::object::{IpvsKey, IpvsObject, Lifetime};
 use crate::server::{Listed, ServerId, Settings, VirtualServer, Weighted};
 use crate::shape::Shape;
 
@@ -57,7 +59,7 @@ impl Ipvs {
             state.frontends.iter().for_each(|frontend| writer.frontend(frontend));
         }
         if let Some(check) = service.health_check.filter(|_| !service.ports.is_empty()) {
-            out.push(IpvsObject::Element(ElementKey::HealthPort(check.port.get()), Value::None));
+            out.push(IpvsObject::element(ElementKey::HealthPort(check.port.get()), Value::None));
         }
     }
 }
@@ -104,7 +106,7 @@ pub(crate) fn is_bound(context: &Context, vip: IpAddr) -> bool {
 /// The rules of a source range chain: packets from outside are dropped, others go on to the frontend's verdict.
 pub(crate) fn restricted(family: Family, id: SourcesId) -> Rules {
     let rule = || RuleWriter::new(family);
-    let outside = rule().source_outside(SetName::Sources(id)).drop_it();
+    let outside = rule().source_outside(SetName::<IpvsTable>::Sources(id)).drop_it();
     Rules([outside, rule().verdict_map(VIP, FixedSet::RestrictedIps)].into())
 }
 
@@ -125,26 +127,26 @@ impl PortWriter<'_> {
             // An empty list has become a verdict already.
             SourceRanges::Only(ranges) if !ranges.is_empty() => {
                 let key = ElementKey::Vip { map: VipMap::Restricted, at };
-                self.out.push(IpvsObject::Element(key, shape.verdict));
+                self.out.push(IpvsObject::element(key, shape.verdict));
                 self.restrict(ranges)
             }
             SourceRanges::Any | SourceRanges::Only(_) => shape.verdict,
         };
-        self.out.push(IpvsObject::Element(ElementKey::Vip { map: VipMap::Services, at }, verdict));
+        self.out.push(IpvsObject::element(ElementKey::Vip { map: VipMap::Services, at }, verdict));
         self.server(at, shape.scope);
         if is_bound(self.context, vip) {
-            self.out.push(IpvsObject::Element(ElementKey::BoundIp(vip), Value::None));
+            self.out.push(IpvsObject::element(ElementKey::BoundIp(vip), Value::None));
             self.out.push(IpvsObject::Address(vip, Lifetime::Deprecated));
             let answers = shape.scope.is_some_and(|scope| !self.state.pool(scope).is_empty());
             if answers && self.pings == Pings::OnlyWithEndpoints {
-                self.out.push(IpvsObject::Element(ElementKey::PingedIp(vip), Value::None));
+                self.out.push(IpvsObject::element(ElementKey::PingedIp(vip), Value::None));
             }
         }
     }
 
     fn node_port(&mut self, port: u16, shape: Shape) {
         let protocol = self.state.protocol;
-        self.out.push(IpvsObject::Element(ElementKey::NodePort { protocol, port }, shape.verdict));
+        self.out.push(IpvsObject::element(ElementKey::NodePort { protocol, port }, shape.verdict));
         let (addresses, state) = (Arc::clone(&self.context.node_addresses), self.state);
         for address in addresses.iter().copied().filter(|address| state.serves_node_port_at(*address)) {
             self.server(ServerId { protocol, address, port }, shape.scope);
@@ -155,9 +157,9 @@ impl PortWriter<'_> {
     fn restrict(&mut self, networks: &Arc<[IpNet]>) -> Value {
         let ranges = Ranges::new(networks);
         let id = ranges.id();
-        self.out.push(IpvsObject::Ranges(id, ranges));
+        self.out.push(IpvsObject::Table(TableObject::Ranges(id, ranges)));
         let chain = ChainName::Restricted(id);
-        self.out.push(IpvsObject::Chain(chain, restricted(self.family, id)));
+        self.out.push(IpvsObject::Table(TableObject::Chain(chain, restricted(self.family, id))));
         Value::Goto(chain)
     }
 
@@ -257,7 +259,7 @@ mod tests {
         let context = Context { local_addresses: [vip(2)].into(), ..context };
         let objects = compiled(port(&[1]), Pings::Answered, &context);
         assert_eq!(addresses(&objects), [vip(1)]);
-        assert!(!objects.contains(&IpvsObject::Element(ElementKey::BoundIp(vip(2)), Value::None)));
+        assert!(!objects.contains(&IpvsObject::element(ElementKey::BoundIp(vip(2)), Value::None)));
         assert!(servers(&objects).contains(&(vip(2), 80)));
     }
 
@@ -266,7 +268,10 @@ mod tests {
         let context = states::context_for(FAMILY, &Profile::IPVS);
         let pinged = |endpoints: &[u8], pings| {
             let objects = compiled(port(endpoints), pings, &context);
-            objects.iter().filter(|object| matches!(object, IpvsObject::Element(ElementKey::PingedIp(_), _))).count()
+            objects
+                .iter()
+                .filter(|object| matches!(object, IpvsObject::Table(TableObject::Element(ElementKey::PingedIp(_), _))))
+                .count()
         };
         assert_eq!((pinged(&[1], Pings::Answered), pinged(&[1], Pings::OnlyWithEndpoints)), (0, 2));
         assert_eq!(pinged(&[], Pings::OnlyWithEndpoints), 0);

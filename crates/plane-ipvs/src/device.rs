@@ -222,12 +222,7 @@ fn object(address: &Address) -> IpvsObject {
 fn addresses_of(objects: &[IpvsObject]) -> Indexed {
     let address = |(index, object): (usize, &IpvsObject)| match object {
         IpvsObject::Address(address, _) => Some((index, *address)),
-        IpvsObject::Table(_)
-        | IpvsObject::Set(_)
-        | IpvsObject::Ranges(..)
-        | IpvsObject::Chain(..)
-        | IpvsObject::Element(..)
-        | IpvsObject::Server(..) => None,
+        IpvsObject::Table(_) | IpvsObject::Server(..) => None,
     };
     objects.iter().enumerate().filter_map(address).collect()
 }

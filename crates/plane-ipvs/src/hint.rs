@@ -6,9 +6,10 @@ use ferry_api::object::Protocol;
 use ferry_model::{FrontendAddr, PortState, ServiceState, SourceRanges};
 use ferry_plane::Unit;
 use ferry_ruleset::sources::{Ranges, SourcesId};
+use ferry_ruleset::table::{ChainName, SetName, TableKey};
 
-use crate::names::{ChainName, SetName};
-use crate::object::{ElementKey, IpvsKey};
+use crate::element::{ElementKey, IpvsTable};
+use crate::object::IpvsKey;
 use crate::server::ServerId;
 
 /// A property shared by a key and the units that may want its object. A key with a hash in its name has two hints, so that hashes
@@ -31,25 +32,36 @@ pub enum Hint {
 
 /// Adds the hints of a key.
 pub(crate) fn of_key(key: &IpvsKey, hints: &mut Vec<Hint>) {
-    let vip = |at: ServerId| Hint::Frontend(at.protocol, FrontendAddr::Vip(at.address, at.port));
-    let sources = |id: SourcesId| [Hint::SourceRanges, Hint::Sources(id)];
+    match key {
+        IpvsKey::Table(key) => of_table(key, hints),
+        // A node port has a server at each address of the node.
+        IpvsKey::Server(at) => hints.extend([vip(*at), Hint::Frontend(at.protocol, FrontendAddr::NodePort(at.port))]),
+        IpvsKey::Address(address) => hints.push(Hint::Address(*address)),
+    }
+}
+
+fn of_table(key: &TableKey<IpvsTable>, hints: &mut Vec<Hint>) {
     match *key {
-        IpvsKey::Table | IpvsKey::Set(SetName::Fixed(_)) | IpvsKey::Chain(ChainName::Fixed(_)) => {
+        TableKey::Table | TableKey::Set(SetName::Fixed(_)) | TableKey::Chain(ChainName::Fixed(_)) => {
             hints.push(Hint::Base);
         }
-        IpvsKey::Set(SetName::Sources(id)) | IpvsKey::Chain(ChainName::Restricted(id)) => hints.extend(sources(id)),
-        // A node port has a server at each address of the node.
-        IpvsKey::Server(at) => hints.extend([vip(at), Hint::Frontend(at.protocol, FrontendAddr::NodePort(at.port))]),
-        IpvsKey::Address(address) | IpvsKey::Element(ElementKey::BoundIp(address) | ElementKey::PingedIp(address)) => {
+        TableKey::Set(SetName::Sources(id)) | TableKey::Chain(ChainName::Restricted(id)) => {
+            hints.extend([Hint::SourceRanges, Hint::Sources(id)]);
+        }
+        TableKey::Element(ElementKey::BoundIp(address) | ElementKey::PingedIp(address)) => {
             hints.push(Hint::Address(address));
         }
-        IpvsKey::Element(ElementKey::Vip { at, .. }) => hints.push(vip(at)),
-        IpvsKey::Element(ElementKey::NodePort { protocol, port }) => {
+        TableKey::Element(ElementKey::Vip { at, .. }) => hints.push(vip(at)),
+        TableKey::Element(ElementKey::NodePort { protocol, port }) => {
             hints.push(Hint::Frontend(protocol, FrontendAddr::NodePort(port)));
         }
-        IpvsKey::Element(ElementKey::HealthPort(port)) => hints.push(Hint::HealthPort(port)),
-        IpvsKey::Element(ElementKey::NodePortIp(_) | ElementKey::SameOctet(_)) => hints.push(Hint::Base),
+        TableKey::Element(ElementKey::HealthPort(port)) => hints.push(Hint::HealthPort(port)),
+        TableKey::Element(ElementKey::NodePortIp(_) | ElementKey::SameOctet(_)) => hints.push(Hint::Base),
     }
+}
+
+fn vip(at: ServerId) -> Hint {
+    Hint::Frontend(at.protocol, FrontendAddr::Vip(at.address, at.port))
 }
 
 /// True if the unit may want an object with hints that are asked for.

@@ -5,13 +5,17 @@ use std::io;
 
 use ferry_api::object::Family;
 use ferry_plane::layered::Layered;
+use ferry_ruleset::table::{TableCommitLock, TableLayer};
 
 use crate::base::Pings;
 use crate::device::DeviceKernel;
+use crate::element::IpvsTable;
 use crate::object::IpvsObject;
 use crate::servers::{ServerOptions, ServersKernel};
-use crate::table::{IpvsCommitLock, TableKernel};
 use crate::watch::DeviceWatch;
+
+/// Engines of one process commit to their tables one after another.
+pub type IpvsCommitLock = TableCommitLock<IpvsTable, IpvsObject>;
 
 /// The kernel half of one family.
 pub type IpvsKernel = Layered<IpvsObject>;
@@ -42,7 +46,7 @@ pub struct Options {
 /// [`io::ErrorKind::Unsupported`] with an advice if the kernel lacks IPVS; `EPERM` without `CAP_NET_ADMIN`; any other error of
 /// opening the sockets.
 pub(crate) fn open(family: Family, shared: &Shared, options: Options) -> io::Result<IpvsKernel> {
-    let table = TableKernel::open(family, shared.commit_lock.clone())?;
+    let table = TableLayer::<IpvsTable, IpvsObject>::open(family, (), shared.commit_lock.clone())?;
     let servers = ServersKernel::open(family, options.servers, options.strict_arp)?;
     let device = DeviceKernel::open(family, shared.device.clone())?;
     Ok(Layered::new(vec![Box::new(table), Box::new(servers), Box::new(device)]))

@@ -1,31 +1,23 @@
-//! Kernel objects of the ipvs mode: the table with its sets, chains and elements, virtual servers, and addresses of the device.
-//! Their keys and ranks.
+//! Kernel objects of the ipvs mode: those of the table, virtual servers, and addresses of the device. Their keys and ranks.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 
-use ferry_api::object::Protocol;
 use ferry_model::FrontendAddr;
-use ferry_plane::{Object, Served};
-use ferry_ruleset::Rules;
-use ferry_ruleset::sources::{Ranges, SourcesId};
+use ferry_plane::{Batch, Object, Served};
+use ferry_ruleset::sources::SourcesId;
+use ferry_ruleset::table::{ChainName, ELEMENT_RANK, InTable, TableKey, TableObject};
 
-use crate::names::{ChainName, DEVICE, FixedChain, FixedSet, SetName, TABLE, TABLE_COMMENT};
+use crate::element::{ElementKey, IpvsTable, Value, VipMap};
+use crate::names::DEVICE;
 use crate::server::{ServerId, VirtualServer};
 
 /// One object in the kernel that this mode owns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IpvsObject {
-    /// the table
-    Table(Table),
-    /// a set or map without its elements; its shape follows from its name. Not [`SetName::Sources`]
-    Set(SetName),
-    /// the set of source ranges with this id, with all its elements. Its key is that of a set and sorts behind all other sets
-    Ranges(SourcesId, Ranges),
-    /// a chain with its rules; its hook follows from its name
-    Chain(ChainName, Rules),
-    /// an element
-    Element(ElementKey, Value),
+    /// an object of the table
+    Table(TableObject<IpvsTable>),
     /// a virtual server with its endpoints
     Server(ServerId, VirtualServer),
     /// an address of the device
@@ -33,16 +25,10 @@ pub enum IpvsObject {
 }
 
 /// Identity of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IpvsKey {
-    /// the table
-    Table,
-    /// a set or map
-    Set(SetName),
-    /// a chain
-    Chain(ChainName),
-    /// an element
-    Element(ElementKey),
+    /// an object of the table
+    Table(TableKey<IpvsTable>),
     /// a virtual server
     Server(ServerId),
     /// an address of the device
@@ -68,15 +54,6 @@ pub enum SharedKey {
 
 const _: () = assert!(size_of::<(SharedKey, u32)>() <= 24, "there are two for each of a node's services");
 
-/// Owner of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Table {
-    /// ours, of this layout
-    Ours,
-    /// another mode's, upstream's, another layout's, or one with objects that this mode never makes: it is replaced as a whole
-    Foreign,
-}
-
 /// The lifetime of an address on the device, which decides whether the kernel takes it as a source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lifetime {
@@ -86,60 +63,14 @@ pub enum Lifetime {
     Preferred,
 }
 
-/// Identity of an element: its set or map, and its key there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ElementKey {
-    /// a verdict map keyed by VIP, protocol and port
-    Vip {
-        /// the map
-        map: VipMap,
-        /// the frontend
-        at: ServerId,
-    },
-    /// `service-nodeports`
-    NodePort {
-        /// protocol
-        protocol: Protocol,
-        /// node port
-        port: u16,
-    },
-    /// `bound-ips`
-    BoundIp(IpAddr),
-    /// `nodeport-ips`
-    NodePortIp(IpAddr),
-    /// `pinged-ips`
-    PingedIp(IpAddr),
-    /// `health-ports`
-    HealthPort(u16),
-    /// `same-octet`
-    SameOctet(u8),
-}
-
-/// The verdict maps keyed by VIP, protocol and port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum VipMap {
-    /// `service-ips`
-    Services,
-    /// `restricted-ips`
-    Restricted,
-}
-
-/// Value of an element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Value {
-    /// a set's element
-    None,
-    /// the packet goes to the virtual server with its source address
-    Accept,
-    /// the packet is dropped
-    Drop,
-    /// evaluation goes on in this chain
-    Goto(ChainName),
-    /// a value that this mode never writes
-    Foreign,
-}
-
 // === impl IpvsObject ===
+
+impl IpvsObject {
+    /// An element of the table.
+    pub(crate) fn element(key: ElementKey, value: Value) -> Self {
+        Self::Table(TableObject::Element(key, value))
+    }
+}
 
 impl Object for IpvsObject {
     type Key = IpvsKey;
@@ -147,11 +78,7 @@ impl Object for IpvsObject {
 
     fn key(&self) -> IpvsKey {
         match self {
-            Self::Table(_) => IpvsKey::Table,
-            Self::Set(name) => IpvsKey::Set(*name),
-            Self::Ranges(id, _) => IpvsKey::Set(SetName::Sources(*id)),
-            Self::Chain(name, _) => IpvsKey::Chain(*name),
-            Self::Element(key, _) => IpvsKey::Element(*key),
+            Self::Table(object) => IpvsKey::Table(object.key()),
             Self::Server(id, _) => IpvsKey::Server(*id),
             Self::Address(address, _) => IpvsKey::Address(*address),
         }
@@ -161,31 +88,17 @@ impl Object for IpvsObject {
     /// of a connection for all later ones. An address needs its servers and refusals, since until then it leads nowhere.
     fn rank(&self) -> u8 {
         match self {
-            Self::Table(_) => 0,
-            Self::Set(_) | Self::Ranges(..) => 1,
-            // Other chains refer to these.
-            Self::Chain(
-                ChainName::Fixed(FixedChain::Reject | FixedChain::MasqueradeCluster | FixedChain::MasqueradeExternal),
-                _,
-            ) => 2,
-            Self::Chain(ChainName::Fixed(FixedChain::Bound | FixedChain::Unserved) | ChainName::Restricted(_), _) => 3,
-            Self::Chain(ChainName::Fixed(FixedChain::Services), _) => 4,
-            Self::Chain(..) => 5,
-            Self::Element(..) => 6,
-            Self::Server(..) => 7,
-            Self::Address(..) => 8,
+            Self::Table(object) => object.rank(),
+            Self::Server(..) => ELEMENT_RANK + 1,
+            Self::Address(..) => ELEMENT_RANK + 2,
         }
     }
 
     fn shared(&self) -> Option<SharedKey> {
         match self {
-            Self::Ranges(id, _) => Some(SharedKey::Sources(*id)),
-            Self::Chain(ChainName::Restricted(id), _) => Some(SharedKey::Restricted(*id)),
-            Self::Element(ElementKey::BoundIp(address), _) => Some(SharedKey::BoundIp(*address)),
-            Self::Element(ElementKey::PingedIp(address), _) => Some(SharedKey::PingedIp(*address)),
-            Self::Element(ElementKey::HealthPort(port), _) => Some(SharedKey::HealthPort(*port)),
+            Self::Table(object) => shared(object),
             Self::Address(address, _) => Some(SharedKey::Address(*address)),
-            Self::Table(_) | Self::Set(_) | Self::Chain(..) | Self::Element(..) | Self::Server(..) => None,
+            Self::Server(..) => None,
         }
     }
 
@@ -195,38 +108,72 @@ impl Object for IpvsObject {
             Self::Server(id, server) if !server.endpoints.is_empty() => {
                 Some(Served::Frontend(id.protocol, FrontendAddr::Vip(id.address, id.port)))
             }
-            Self::Table(_)
-            | Self::Set(_)
-            | Self::Ranges(..)
-            | Self::Chain(..)
-            | Self::Element(..)
-            | Self::Server(..)
-            | Self::Address(..) => None,
+            Self::Table(_) | Self::Server(..) | Self::Address(..) => None,
         }
+    }
+}
+
+impl InTable<IpvsTable> for IpvsObject {
+    fn in_table(&self) -> Option<&TableObject<IpvsTable>> {
+        match self {
+            Self::Table(object) => Some(object),
+            Self::Server(..) | Self::Address(..) => None,
+        }
+    }
+
+    fn of_table(object: TableObject<IpvsTable>) -> Self {
+        Self::Table(object)
+    }
+
+    fn key_in_table(key: &IpvsKey) -> Option<&TableKey<IpvsTable>> {
+        match key {
+            IpvsKey::Table(key) => Some(key),
+            IpvsKey::Server(_) | IpvsKey::Address(_) => None,
+        }
+    }
+
+    fn key_of_table(key: TableKey<IpvsTable>) -> IpvsKey {
+        IpvsKey::Table(key)
+    }
+
+    /// A connection that isn't masqueraded any more needs a server without endpoints on other nodes. A verdict that takes the mark
+    /// away is `accept`, or leads to one by way of source ranges that come with it.
+    fn waiting(part: &Batch<Self>) -> HashSet<IpvsKey> {
+        let unmarked_behind = |object: &Self| match object {
+            Self::Table(TableObject::Element(ElementKey::Vip { map: VipMap::Restricted, at }, Value::Accept)) => {
+                Some(*at)
+            }
+            _ => None,
+        };
+        let behind: HashSet<ServerId> = part.create.iter().filter_map(unmarked_behind).collect();
+        let takes_mark = |object: &&Self| match object {
+            Self::Table(TableObject::Element(_, Value::Accept)) => true,
+            Self::Table(TableObject::Element(
+                ElementKey::Vip { map: VipMap::Services, at },
+                Value::Goto(ChainName::Restricted(_)),
+            )) => behind.contains(at),
+            _ => false,
+        };
+        part.replace.iter().filter(takes_mark).map(Object::key).collect()
+    }
+}
+
+/// The key of an object of the table that several Services may use.
+fn shared(object: &TableObject<IpvsTable>) -> Option<SharedKey> {
+    match object {
+        TableObject::Ranges(id, _) => Some(SharedKey::Sources(*id)),
+        TableObject::Chain(ChainName::Restricted(id), _) => Some(SharedKey::Restricted(*id)),
+        TableObject::Element(ElementKey::BoundIp(address), _) => Some(SharedKey::BoundIp(*address)),
+        TableObject::Element(ElementKey::PingedIp(address), _) => Some(SharedKey::PingedIp(*address)),
+        TableObject::Element(ElementKey::HealthPort(port), _) => Some(SharedKey::HealthPort(*port)),
+        TableObject::Table(_) | TableObject::Set(_) | TableObject::Chain(..) | TableObject::Element(..) => None,
     }
 }
 
 impl fmt::Display for IpvsObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Table(Table::Ours) => write!(f, "table {TABLE} {{ comment \"{TABLE_COMMENT}\" }}"),
-            Self::Table(Table::Foreign) => write!(f, "table {TABLE} {{ foreign }}"),
-            Self::Set(name) => write!(f, "set {name}"),
-            Self::Ranges(id, ranges) => {
-                write!(f, "set {} {{ ", SetName::Sources(*id))?;
-                for (index, range) in ranges.as_slice().iter().enumerate() {
-                    write!(f, "{}{range}", if index == 0 { "" } else { ", " })?;
-                }
-                f.write_str(" }")
-            }
-            Self::Chain(name, rules) => {
-                write!(f, "chain {name} {{")?;
-                for rule in &*rules.0 {
-                    write!(f, " {rule};")?;
-                }
-                f.write_str(" }")
-            }
-            Self::Element(key, value) => write!(f, "element {} {{ {key}{value} }}", key.set()),
+            Self::Table(object) => object.fmt(f),
             Self::Server(id, server) => write!(f, "virtual server {id} {server}"),
             Self::Address(address, Lifetime::Deprecated) => write!(f, "address {address} dev {DEVICE}"),
             Self::Address(address, Lifetime::Preferred) => write!(f, "address {address} dev {DEVICE} preferred"),
@@ -239,56 +186,56 @@ impl fmt::Display for IpvsObject {
 impl fmt::Display for IpvsKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Table => write!(f, "table {TABLE}"),
-            Self::Set(name) => write!(f, "set {name}"),
-            Self::Chain(name) => write!(f, "chain {name}"),
-            Self::Element(key) => write!(f, "element {} {{ {key} }}", key.set()),
+            Self::Table(key) => key.fmt(f),
             Self::Server(id) => write!(f, "virtual server {id}"),
             Self::Address(address) => write!(f, "address {address} dev {DEVICE}"),
         }
     }
 }
 
-// === impl ElementKey ===
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::Protocol;
 
-impl ElementKey {
-    /// The set or map that it belongs to.
-    pub const fn set(&self) -> FixedSet {
-        match self {
-            Self::Vip { map: VipMap::Services, .. } => FixedSet::ServiceIps,
-            Self::Vip { map: VipMap::Restricted, .. } => FixedSet::RestrictedIps,
-            Self::NodePort { .. } => FixedSet::ServiceNodePorts,
-            Self::BoundIp(_) => FixedSet::BoundIps,
-            Self::NodePortIp(_) => FixedSet::NodePortIps,
-            Self::PingedIp(_) => FixedSet::PingedIps,
-            Self::HealthPort(_) => FixedSet::HealthPorts,
-            Self::SameOctet(_) => FixedSet::SameOctet,
-        }
+    use super::*;
+    use crate::names::FixedChain;
+
+    const MARK: Value = Value::Goto(ChainName::Fixed(FixedChain::MasqueradeExternal));
+
+    fn restrict() -> Value {
+        Value::Goto(ChainName::Restricted(SourcesId::of_digest(&[7; 32])))
     }
-}
 
-impl fmt::Display for ElementKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Vip { at, .. } => write!(f, "{} . {} . {}", at.address, at.protocol.lower(), at.port),
-            Self::NodePort { protocol, port } => write!(f, "{} . {port}", protocol.lower()),
-            Self::BoundIp(address) | Self::NodePortIp(address) | Self::PingedIp(address) => write!(f, "{address}"),
-            Self::HealthPort(port) => write!(f, "{port}"),
-            Self::SameOctet(octet) => write!(f, "{octet} . {octet}"),
-        }
+    fn element(map: VipMap, last: u8, value: Value) -> IpvsObject {
+        let at = ServerId { protocol: Protocol::Tcp, address: [10, 96, 0, last].into(), port: 80 };
+        IpvsObject::element(ElementKey::Vip { map, at }, value)
     }
-}
 
-// === impl Value ===
+    fn assert_waiting(create: &[IpvsObject], replace: &[IpvsObject], expected: &[&IpvsObject]) {
+        let part = Batch { create: create.to_vec(), replace: replace.to_vec(), delete: Vec::new() };
+        assert_eq!(IpvsObject::waiting(&part), expected.iter().map(|object| object.key()).collect(), "{part:?}");
+    }
 
-impl fmt::Display for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => Ok(()),
-            Self::Accept => f.write_str(" : accept"),
-            Self::Drop => f.write_str(" : drop"),
-            Self::Goto(chain) => write!(f, " : goto {chain}"),
-            Self::Foreign => f.write_str(" : foreign value"),
-        }
+    #[test]
+    fn a_verdict_that_takes_the_mark_away_waits() {
+        let (accepted, marked) = (element(VipMap::Services, 1, Value::Accept), element(VipMap::Services, 2, MARK));
+        assert_waiting(&[], &[accepted.clone(), marked], &[&accepted]);
+        let behind = element(VipMap::Restricted, 1, Value::Accept);
+        assert_waiting(&[], std::slice::from_ref(&behind), &[&behind]);
+    }
+
+    #[test]
+    fn source_ranges_that_come_wait_if_no_mark_is_behind_them() {
+        let (services, restricted) = (
+            |last| element(VipMap::Services, last, restrict()),
+            |last, value| element(VipMap::Restricted, last, value),
+        );
+        let coming = [restricted(1, Value::Accept), restricted(2, MARK)];
+        assert_waiting(&coming, &[services(1), services(2)], &[&services(1)]);
+        // Other ranges: only the verdict behind them takes the mark away.
+        let other = [services(1), restricted(1, Value::Accept)];
+        assert_waiting(&[], &other, &[&other[1]]);
+        // Nothing was served before.
+        assert_waiting(&[services(1), restricted(1, Value::Accept)], &[], &[]);
     }
 }

@@ -1,9 +1,10 @@
 //! Maps a frontend's treatment to the verdict of its element, and to the scope of its virtual server's endpoints.
 
 use ferry_model::{Action, Frontend, Scope, Snat, SourceRanges, Treatment};
+use ferry_ruleset::table::ChainName;
 
-use crate::names::{ChainName, FixedChain};
-use crate::object::Value;
+use crate::element::Value;
+use crate::names::FixedChain;
 
 /// The way in which a frontend is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

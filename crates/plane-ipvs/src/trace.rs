@@ -8,13 +8,13 @@ use ferry_api::object::Family;
 use ferry_kernel::nft::{Hook, Verdict as Go};
 use ferry_model::{Context, Packet, Snat, Verdict};
 use ferry_plane::Trace;
+use ferry_ruleset::table::{SetName, TableObject, Vocabulary as _};
 use ferry_ruleset::trace::{Data, End, Walk, World};
 
 use crate::compile::Ipvs;
-use crate::names::SetName;
-use crate::object::{IpvsObject, Value};
+use crate::element::{IpvsTable, Value};
+use crate::object::IpvsObject;
 use crate::server::{ServerId, Weighted};
-use crate::wire;
 
 /// Traces many packets through the same objects.
 #[derive(Debug)]
@@ -38,12 +38,7 @@ impl<'a> Tracer<'a> {
         let mut tracer = Self { world: World::new(family), servers: HashMap::new(), bound: HashSet::new() };
         for object in objects {
             match object {
-                IpvsObject::Table(_) | IpvsObject::Set(_) => {}
-                IpvsObject::Ranges(id, ranges) => tracer.world.ranges(SetName::Sources(*id), ranges),
-                IpvsObject::Chain(name, rules) => tracer.world.chain(name, name.chain().hook, rules),
-                IpvsObject::Element(key, value) => {
-                    tracer.world.element(key.set(), wire::key_bytes(key).as_slice(), data(value));
-                }
+                IpvsObject::Table(object) => tracer.table(object),
                 IpvsObject::Server(id, server) => {
                     tracer.servers.insert(*id, Arc::clone(&server.endpoints));
                 }
@@ -53,6 +48,18 @@ impl<'a> Tracer<'a> {
             }
         }
         tracer
+    }
+
+    fn table(&mut self, object: &'a TableObject<IpvsTable>) {
+        match object {
+            TableObject::Table(_) | TableObject::Set(_) => {}
+            TableObject::Ranges(id, ranges) => self.world.ranges(SetName::<IpvsTable>::Sources(*id), ranges),
+            TableObject::Chain(name, rules) => self.world.chain(name, name.chain().hook, rules),
+            TableObject::Element(key, value) => {
+                let Some(bytes) = IpvsTable::key_bytes(&(), key) else { return };
+                self.world.element(key.set(), bytes.as_slice(), data(value));
+            }
+        }
     }
 
     /// The verdict on a packet, with all endpoints that the scheduler may choose. IPVS takes packets that the node receives for

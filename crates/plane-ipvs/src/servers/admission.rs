@@ -7,12 +7,14 @@ use std::io;
 use ferry_api::object::Protocol;
 use ferry_kernel::ipvs::Destination;
 use ferry_plane::{Batch, CommitError, Op, Refusal};
+use ferry_ruleset::table::TableObject;
 
 use super::convert::{endpoint_of, id_of, kernel_id, settings_of, virtual_server};
 use super::ledger::{Traces, masquerades};
 use super::plan::Found;
 use super::{ServersKernel, of_ipvs};
-use crate::object::{ElementKey, IpvsObject};
+use crate::element::ElementKey;
+use crate::object::IpvsObject;
 use crate::server::{ServerId, Settings, VirtualServer};
 
 /// Servers that are looked up one by one; for more all are listed.
@@ -33,7 +35,7 @@ struct FirstTable<'a> {
 /// # Errors
 /// `Refused` for those that are another program's; otherwise `Drifted` if some exist, since they are to be read back first.
 pub(super) fn admit(kernel: &mut ServersKernel, batch: &Batch<IpvsObject>) -> Result<(), CommitError> {
-    let makes_table = batch.create.iter().chain(&batch.replace).any(|object| matches!(object, IpvsObject::Table(_)));
+    let makes_table = batch.create.iter().chain(&batch.replace).any(is_table);
     if !makes_table {
         kernel.traces = None;
     }
@@ -84,12 +86,7 @@ pub(super) fn as_found(found: &Found) -> VirtualServer {
 fn created(batch: &Batch<IpvsObject>) -> impl Iterator<Item = (usize, ServerId, &VirtualServer)> {
     batch.create.iter().enumerate().filter_map(|(index, object)| match object {
         IpvsObject::Server(id, server) => Some((index, *id, server)),
-        IpvsObject::Table(_)
-        | IpvsObject::Set(_)
-        | IpvsObject::Ranges(..)
-        | IpvsObject::Chain(..)
-        | IpvsObject::Element(..)
-        | IpvsObject::Address(..) => None,
+        IpvsObject::Table(_) | IpvsObject::Address(..) => None,
     })
 }
 
@@ -111,15 +108,21 @@ fn existing(
     Ok(existing)
 }
 
+fn is_table(object: &IpvsObject) -> bool {
+    matches!(object, IpvsObject::Table(TableObject::Table(_)))
+}
+
 // === impl FirstTable ===
 
 impl<'a> FirstTable<'a> {
     fn new(traces: &'a Traces, batch: &Batch<IpvsObject>) -> Self {
         let node_port = |object: &IpvsObject| match object {
-            IpvsObject::Element(ElementKey::NodePort { protocol, port }, _) => Some((*protocol, *port)),
+            IpvsObject::Table(TableObject::Element(ElementKey::NodePort { protocol, port }, _)) => {
+                Some((*protocol, *port))
+            }
             _ => None,
         };
-        let comes_last = batch.replace.iter().any(|object| matches!(object, IpvsObject::Table(_)));
+        let comes_last = batch.replace.iter().any(is_table);
         Self { traces, node_ports: batch.create.iter().filter_map(node_port).collect(), comes_last }
     }
 

@@ -52,12 +52,7 @@ const TOGETHER: usize = 4096;
 pub(super) fn commit(kernel: &mut ServersKernel, batch: &Batch<IpvsObject>) -> Result<(), CommitFailure> {
     let operations = batch.operations().filter_map(|(op, index, object)| match object {
         IpvsObject::Server(id, server) => Some(((op, index), *id, server)),
-        IpvsObject::Table(_)
-        | IpvsObject::Set(_)
-        | IpvsObject::Ranges(..)
-        | IpvsObject::Chain(..)
-        | IpvsObject::Element(..)
-        | IpvsObject::Address(..) => None,
+        IpvsObject::Table(_) | IpvsObject::Address(..) => None,
     });
     let mut failures = Failures::default();
     run(kernel, operations, &mut failures)?;

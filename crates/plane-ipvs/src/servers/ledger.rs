@@ -17,12 +17,12 @@ use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::ipset::{self, Member};
 use ferry_kernel::ipvs::{Destination, Forwarding, Server};
 use ferry_kernel::{dummy, link, nft};
+use ferry_ruleset::table::Vocabulary as _;
 
 use super::convert::{id_of, settings_of};
+use crate::element::{ElementKey, IpvsTable};
 use crate::names::{DEVICE, FixedSet, TABLE, TABLE_COMMENT};
-use crate::object::ElementKey;
 use crate::server::ServerId;
-use crate::wire;
 
 /// Evidence of the virtual servers that an earlier proxy of this node has made.
 #[derive(Debug)]
@@ -218,7 +218,8 @@ pub(super) fn masquerades(destinations: &[Destination]) -> bool {
 /// mode nftables and in upstream's mode nftables.
 fn keys(socket: &mut nft::Socket, family: Family, set: FixedSet, each: &mut dyn FnMut(ElementKey)) -> io::Result<()> {
     let listed = socket.elements(family, TABLE, set.name(), &mut |element| {
-        if let Some((key, _)) = wire::element(set, family, &element) {
+        let is_single = element.key_end.is_none() && !element.interval_end;
+        if let Some(key) = IpvsTable::key(None, set, family, &element.key).filter(|_| is_single) {
             each(key);
         }
     });

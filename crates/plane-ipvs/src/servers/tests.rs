@@ -8,10 +8,11 @@ use ferry_kernel::ipvs::{Cause, Failure, Forwarding, Lost};
 use ferry_kernel::netlink::MessageError;
 use ferry_model::Endpoint;
 use ferry_plane::{Applied, Op};
+use ferry_ruleset::table::{Owner, TableObject};
 
 use super::convert::{destination, kernel_server};
 use super::*;
-use crate::object::{ElementKey, Table, Value};
+use crate::element::{ElementKey, Value};
 use crate::server::{Listed, Weighted};
 
 const EINTR: i32 = 4;
@@ -279,8 +280,8 @@ fn adopts(traces: Traces, (id, there): (ServerId, Found), endpoints: &[u8], repl
     memory.state().servers.insert(id, there);
     let mut kernel = ServersKernel { traces: Some(traces), ..memory.kernel() };
     let port = ElementKey::NodePort { protocol: Protocol::Tcp, port: 30_080 };
-    let table = vec![IpvsObject::Table(Table::Ours)];
-    let objects = [IpvsObject::Element(port, Value::Drop), server(id, endpoints)];
+    let table = vec![IpvsObject::Table(TableObject::Table(Owner::Ours))];
+    let objects = [IpvsObject::element(port, Value::Drop), server(id, endpoints)];
     let batch = match replaces {
         true => Batch { replace: table, ..creates(objects) },
         false => creates(table.into_iter().chain(objects)),
@@ -333,7 +334,7 @@ fn a_half_made_server_is_ours_by_its_settings() {
 fn traces_count_only_until_the_table_is_there() {
     let memory = Memory::default();
     let mut kernel = ServersKernel { traces: Some(traces()), ..memory.kernel() };
-    kernel.admit(&creates([IpvsObject::Table(Table::Ours)])).unwrap();
+    kernel.admit(&creates([IpvsObject::Table(TableObject::Table(Owner::Ours))])).unwrap();
     assert!(kernel.traces.is_some(), "it isn't written yet");
     kernel.admit(&creates([server(vip(1), &[1])])).unwrap();
     assert!(kernel.traces.is_none());

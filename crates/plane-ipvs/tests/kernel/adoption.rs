@@ -9,9 +9,10 @@ use ferry_conformance::good;
 use ferry_conformance::states::{address, frontend, service};
 use ferry_model::{Balance, FrontendAddr, FrontendKind, Scheduler};
 use ferry_plane::{SyncEngine, Unit, UnitId};
+use ferry_plane_ipvs::element::ElementKey;
 use ferry_plane_ipvs::names::DEVICE;
-use ferry_plane_ipvs::object::ElementKey;
 use ferry_plane_ipvs::{IpvsObject, Options, ServerOptions};
+use ferry_ruleset::table::TableObject;
 
 use crate::common::{
     add_node_addresses, addresses, assert_in_force, at, at_vip, bound, change, endpoint, everything, feed, inside, ip,
@@ -58,7 +59,7 @@ fn node_port_sets(family: Family, wanted: &[IpvsObject], of_deleted: u16) -> Str
     }
     text += &format!("add {prefix}NODE-PORT-TCP {of_deleted}\n");
     for object in wanted {
-        if let IpvsObject::Element(ElementKey::NodePort { protocol, port }, _) = object {
+        if let IpvsObject::Table(TableObject::Element(ElementKey::NodePort { protocol, port }, _)) = object {
             text += &match protocol {
                 Protocol::Tcp => format!("add {prefix}NODE-PORT-TCP {port}\n"),
                 Protocol::Udp => format!("add {prefix}NODE-PORT-UDP {port}\n"),

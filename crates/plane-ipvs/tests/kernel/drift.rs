@@ -10,6 +10,7 @@ use ferry_plane::SyncEngine;
 use ferry_plane::mailbox::{Arrival, Mailbox};
 use ferry_plane_ipvs::names::DEVICE;
 use ferry_plane_ipvs::{IpvsObject, Shared, engine};
+use ferry_ruleset::table::TableObject;
 
 use crate::common::{
     assert_idle, assert_in_force, at, at_vip, endpoint, everything, inside, ip, ipvsadm, nft, only, options, run,
@@ -39,7 +40,7 @@ fn damage_of_the_table_is_repaired_at_once() {
         let vip = vip(family, 1);
         let text = started(family);
         let sources = wanted(&text).iter().find_map(|object| match object {
-            IpvsObject::Ranges(id, _) => Some(id.to_string()),
+            IpvsObject::Table(TableObject::Ranges(id, _)) => Some(id.to_string()),
             _ => None,
         });
         drop(text);

@@ -4,6 +4,7 @@ use ferry_api::object::Family;
 use ferry_conformance::Mode;
 use ferry_model::{Packet, Verdict};
 use ferry_plane_ipvs::{Ipvs, IpvsKey, IpvsObject, Pings, Tracer, render};
+use ferry_ruleset::table::TableKey;
 
 pub(crate) enum ThisMode {}
 
@@ -26,7 +27,7 @@ impl Mode for ThisMode {
     }
 
     fn is_leaf(key: &IpvsKey) -> bool {
-        matches!(key, IpvsKey::Element(_) | IpvsKey::Server(_) | IpvsKey::Address(_))
+        matches!(key, IpvsKey::Table(TableKey::Element(_)) | IpvsKey::Server(_) | IpvsKey::Address(_))
     }
 
     fn varied(config: String, seed: u64) -> String {
