@@ -1,7 +1,7 @@
 //! Changes of mode under traffic, and the end of the mode.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{at_cluster_ip, at_node_port};
 use ferry_lab::probe::{Echo, Hammer, Held};
@@ -48,14 +48,15 @@ fn hammers(stage: &Stage<'static>) -> Vec<(SocketAddr, Hammer)> {
     frontends(1).into_iter().map(start).collect()
 }
 
-/// The number of connections since the start, and those that failed.
-fn stop(hammers: Vec<(SocketAddr, Hammer)>) -> (usize, Vec<String>) {
+/// The number of connections, and those that failed, with the time since this start at which they began.
+fn stop(hammers: Vec<(SocketAddr, Hammer)>, start: Instant) -> (usize, Vec<String>) {
     let (mut connections, mut failed) = (0, Vec::new());
     for (at, hammer) in hammers {
-        for (_, outcome) in hammer.stop() {
+        for (begun, outcome) in hammer.stop() {
             connections += 1;
             if !matches!(outcome, Outcome::Answered(_)) {
-                failed.push(format!("{at}: {outcome:?}"));
+                let after = begun.saturating_duration_since(start);
+                failed.push(format!("{at}: {outcome:?}, begun after {after:.3?}"));
             }
         }
     }
@@ -92,9 +93,11 @@ fn change(
 ) {
     let lab = stage.lab;
     let held: Vec<Held> = frontends(2).into_iter().map(|(place, at)| Held::open(lab.host(place), &[at], 1)).collect();
-    let hammers = hammers(stage);
+    let (hammers, start) = (hammers(stage), Instant::now());
     let logged = begin(stage, to);
+    let begun = start.elapsed();
     stage.proxy.wait_until_synced(&Family::ALL);
+    let synced = start.elapsed();
     if from == IPVS {
         let waits = "Keeping rules of an earlier run until the connections";
         stage.proxy.wait_for("servers that wait", |proxy| since(proxy, logged).matches(waits).count() == 2);
@@ -103,7 +106,8 @@ fn change(
             from == NFTABLES && to == IPVS || is_cleared(lab.host(Place::Node), from)
         });
     }
-    let (connections, mut failed) = stop(hammers);
+    let cleared = start.elapsed();
+    let (connections, mut failed) = stop(hammers, start);
     let mut exchanges = 0;
     for held in held {
         let fate = held.finish();
@@ -111,7 +115,8 @@ fn change(
         failed.extend(fate.broken);
     }
     println!("{from} to {to}: {connections} connections, {exchanges} exchanges, {} failed", failed.len());
-    assert!(failed.is_empty(), "{from} to {to}: {failed:?}");
+    let times = format!("changed after {begun:.3?}, synced after {synced:.3?}, cleared after {cleared:.3?}");
+    assert!(failed.is_empty(), "{from} to {to}, {times}: {failed:?}\n{}", since(&stage.proxy, logged));
     if from == IPVS {
         stage.proxy.wait_for("end of the virtual servers", |_| {
             std::thread::sleep(Duration::from_millis(100));
@@ -160,7 +165,7 @@ fn a_reload_changes_settings_without_a_failed_connection() {
     stage.restart();
     let node = stage.node();
     let timeouts = || node.sh("ipvsadm", &["-l", "--timeout"]);
-    let hammers = hammers(&stage);
+    let (hammers, start) = (hammers(&stage), Instant::now());
     let runs = |proxy: &Proxy<'_>| proxy.log().matches("\"Starting kube-proxy\"").count();
     for (former, (tcp, udp)) in (1..).zip([(901, 301), (902, 302)]) {
         let wanted = format!("{tcp} 121 {udp}");
@@ -171,7 +176,7 @@ fn a_reload_changes_settings_without_a_failed_connection() {
         stage.proxy.wait_until_synced(&Family::ALL);
         assert!(timeouts().contains(&wanted), "{}", timeouts());
     }
-    let (connections, failed) = stop(hammers);
+    let (connections, failed) = stop(hammers, start);
     println!("changes of settings: {connections} connections, {} failed", failed.len());
     assert!(connections > 0 && failed.is_empty(), "{failed:?}");
 }
@@ -197,10 +202,10 @@ fn the_scope_of_adopted_addresses_changes_without_a_failed_connection() {
     let before = listed();
     assert!(before.lines().count() > 50 && before.lines().all(|line| line.contains("scope global")), "{before}");
     let held = Held::open(stage.lab.host(Place::PodB), &[at_cluster_ip(Family::V4, 2)], 1);
-    let hammers = hammers(&stage);
+    let (hammers, start) = (hammers(&stage), Instant::now());
     stage.start();
     until("addresses of scope host", CLEARED, || listed().lines().all(|line| line.contains("scope host")));
-    let (connections, mut failed) = stop(hammers);
+    let (connections, mut failed) = stop(hammers, start);
     failed.extend(held.finish().broken);
     println!("{} addresses: {connections} connections, {} failed", before.lines().count(), failed.len());
     assert!(connections > 0 && failed.is_empty(), "{failed:?}");
