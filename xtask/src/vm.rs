@@ -58,7 +58,12 @@ const CORPUS: &[Test] =
 
 /// Mode ipvs from outside.
 const END_TO_END: &[Test] = &[
-    Test::new("crates/kube-proxy", "ipvs", "--include-ignored grace:: limits:: privileges:: side_effects:: tutorial::"),
+    Test::new(
+        "crates/kube-proxy",
+        "ipvs",
+        "--include-ignored faults:: grace:: limits:: modules::a_scheduler_that modules::without_ipvs privileges:: settings:: \
+         side_effects:: tutorial::",
+    ),
     Test::new(
         "crates/kube-proxy",
         "outside",
