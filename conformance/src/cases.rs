@@ -39,7 +39,7 @@ pub fn the_rulesets_are_what_each_case_wants<M: Mode>() {
     });
 }
 
-/// Tries every packet of the matrix; each of the four verdicts occurs often.
+/// Tries every packet of the matrix; each of the four verdicts occurs as often as a mode has it.
 pub fn the_rules_do_what_the_model_decides<M: Mode>() {
     let mut packets_met = 0;
     let mut met: BTreeMap<&str, usize> = BTreeMap::new();
@@ -63,7 +63,7 @@ pub fn the_rules_do_what_the_model_decides<M: Mode>() {
         }
     }
     assert!(packets_met > 10_000, "only {packets_met} packets");
-    assert!(met.len() == 4 && met.values().all(|count| *count > 400), "{met:?}");
+    assert!(met.len() == 4 && met.values().all(|count| *count > M::LEAST), "{met:?}");
 }
 
 /// The compiler's trace of one packet and the prepared tracer for many packets agree.

@@ -22,6 +22,9 @@ pub trait Mode {
     /// The file of a case folder with the expected [`Mode::text`].
     const GOLDEN: &'static str;
 
+    /// The number of packets of the case folders that have each verdict, at least.
+    const LEAST: usize = 400;
+
     /// A compiler for a machine with every capability; `localhost` serves node ports on loopback.
     fn compiler(family: Family, localhost: bool) -> Self::Compiler;
 

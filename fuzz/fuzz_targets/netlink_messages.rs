@@ -2,7 +2,7 @@
 #![no_main]
 
 use ferry_kernel::netlink::{Messages, decode_reply};
-use ferry_kernel::{dummy, link, nft};
+use ferry_kernel::{dummy, link, nft, route};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|datagram: &[u8]| {
@@ -24,6 +24,7 @@ fn decode(payload: &[u8]) {
     let _ = nft::decode_generation(payload);
     let _ = nft::userdata::table_comment(payload);
     let _ = dummy::decode_device(payload);
+    let _ = route::decode_local_route(payload);
     let (address, detailed) = (link::decode_address(payload), dummy::decode_address(payload));
     if let Ok(Some(detailed)) = detailed {
         let address = address.ok().flatten().expect("both decode the same attributes");

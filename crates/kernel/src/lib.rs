@@ -61,6 +61,8 @@ pub mod process;
 #[cfg(target_os = "linux")]
 pub mod profile;
 #[cfg(target_os = "linux")]
+pub mod route;
+#[cfg(target_os = "linux")]
 pub mod sysctl;
 pub mod text;
 #[cfg(windows)]

@@ -42,6 +42,9 @@ pub fn decide<'a>(
         let refused = || if is_guarded(base, packet) { Verdict::Drop } else { asked.refused_by_hook(packet) };
         return forwarded.unwrap_or_else(refused);
     }
+    if profile.listens {
+        return asked.at_listener(asked.by_vip.or(by_node_port), packet, context);
+    }
     match asked.by_vip.or(by_node_port) {
         Some((port, frontend)) => at_frontend(port, frontend, packet, context),
         None if profile.binds_addresses && asked.is_vip => asked.at_vip(packet, context, profile),
@@ -99,6 +102,22 @@ impl<'a> Asked<'a> {
         let is_bound = context.local_addresses.binary_search(&packet.destination).is_err();
         let refused = is_bound && profile.rejects_unknown_ports && !self.is_health_check;
         if refused { Verdict::Reject } else { Verdict::Pass }
+    }
+
+    /// The verdict where the proxy listens itself. Without a listener the kernel refuses what goes to an address that was bound for a
+    /// Service, and whatever else is this machine's answers elsewhere.
+    fn at_listener(&self, found: Option<(&PortState, &Frontend)>, packet: &Packet, context: &Context) -> Verdict {
+        match found.filter(|(_, frontend)| frontend.has_listener()) {
+            Some((port, frontend)) => match at_frontend(port, frontend, packet, context) {
+                Verdict::Forward(endpoints) => Verdict::Forward(endpoints),
+                _ if packet.protocol == Protocol::Udp => Verdict::Drop,
+                _ => Verdict::Reject,
+            },
+            None if self.is_vip && context.local_addresses.binary_search(&packet.destination).is_err() => {
+                Verdict::Reject
+            }
+            None => Verdict::Pass,
+        }
     }
 
     /// The verdict on a packet that no frontend matches.

@@ -137,7 +137,9 @@ pub fn context(
         node_addresses: if profile.lists_node_addresses { serving() } else { [].into() },
         local_addresses: if profile.binds_addresses { other_interfaces() } else { [].into() },
         relay_address,
-        local: detector(settings, node, family),
+        // A socket doesn't know the interface of its client.
+        local: detector(settings, node, family)
+            .filter(|detector| !profile.listens || matches!(detector, LocalDetector::Cidr(_))),
         masquerade_all: settings.masquerade_all,
         masquerade_mark: 1 << (settings.masquerade_bit % 32),
         scheduler: settings.scheduler,

@@ -43,13 +43,17 @@ pub struct Profile {
     /// an established TCP connection ends some time after its endpoint has left the slices: so the state of a TCP port names the
     /// endpoints that are listed and in neither pool (ipvs)
     pub ends_connections: bool,
+    /// the proxy listens at each address and port that a Service is served at, and has no rules: what nobody listens at is refused by
+    /// the kernel, and a client that its listener doesn't serve gets a reset, or with UDP no answer. It sees a client's address and
+    /// not the interface (userspace, way bind)
+    pub listens: bool,
     /// where the answers of a translated flow come from
     pub reply_owner: ReplyOwner,
 }
 
 impl Profile {
-    /// Of every mode.
-    pub const ALL: &[Self] = &[Self::IPTABLES, Self::IPVS, Self::NFTABLES, Self::USERSPACE];
+    /// Of every mode, and of every way of one.
+    pub const ALL: &[Self] = &[Self::IPTABLES, Self::IPVS, Self::NFTABLES, Self::USERSPACE, Self::USERSPACE_BIND];
 
     /// True if the proxy itself accepts connections and makes others to endpoints: an endpoint sees an address of the node, and
     /// SCTP is not served.
@@ -72,6 +76,7 @@ impl Profile {
         drops_unassigned_cluster_ips: true,
         balances: false,
         ends_connections: false,
+        listens: false,
         reply_owner: ReplyOwner::Endpoint,
     };
 
@@ -90,6 +95,7 @@ impl Profile {
         drops_unassigned_cluster_ips: false,
         balances: false,
         ends_connections: false,
+        listens: false,
         reply_owner: ReplyOwner::Endpoint,
     };
 
@@ -108,10 +114,11 @@ impl Profile {
         drops_unassigned_cluster_ips: false,
         balances: true,
         ends_connections: true,
+        listens: false,
         reply_owner: ReplyOwner::Endpoint,
     };
 
-    /// The userspace mode.
+    /// The userspace mode, way redirect.
     pub const USERSPACE: Self = Self {
         short_circuit: true,
         local_falls_back: false,
@@ -126,6 +133,17 @@ impl Profile {
         drops_unassigned_cluster_ips: true,
         balances: false,
         ends_connections: false,
+        listens: false,
         reply_owner: ReplyOwner::Proxy,
+    };
+
+    /// The userspace mode, way bind.
+    pub const USERSPACE_BIND: Self = Self {
+        serves_localhost: false,
+        lists_node_addresses: true,
+        binds_addresses: true,
+        drops_unassigned_cluster_ips: false,
+        listens: true,
+        ..Self::USERSPACE
     };
 }

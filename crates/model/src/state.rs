@@ -260,6 +260,17 @@ impl Pool {
     }
 }
 
+// === impl Frontend ===
+
+impl Frontend {
+    /// True if a proxy that [listens](crate::Profile::listens) itself has a listener for it: some client is led to endpoints.
+    pub fn has_listener(&self) -> bool {
+        let Treatment { pod, host, other } = self.treatment;
+        let leads = [pod, host, other].iter().any(|action| matches!(action, Action::Forward { .. }));
+        leads && !matches!(&self.sources, SourceRanges::Only(ranges) if ranges.is_empty())
+    }
+}
+
 // === impl FrontendAddr ===
 
 impl FrontendAddr {

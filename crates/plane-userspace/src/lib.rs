@@ -21,6 +21,7 @@
 //! want a key, and `refers` lists the references between objects.
 
 mod base;
+pub mod bind;
 mod compile;
 mod datagrams;
 mod doors;

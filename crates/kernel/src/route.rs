@@ -1,0 +1,218 @@
+//! Routes of type `local`: they make an address one of this machine's without giving it to an interface, so that it is never the
+//! source of a connection to another machine. A protocol number of their own tells them from those of the kernel and of others.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ferry_family::Family;
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+use crate::errno;
+use crate::netlink::{Answer, Attributes, End, Malformed, Session, Writer, flag};
+
+/// Message types of linux/rtnetlink.h.
+const NEW_ROUTE: u16 = 24;
+const DELETE_ROUTE: u16 = 25;
+const GET_ROUTE: u16 = 26;
+/// `RTA_DST`
+const DESTINATION: u16 = 1;
+/// `RTA_OIF`
+const DEVICE: u16 = 4;
+/// `RT_TABLE_LOCAL`
+const TABLE_LOCAL: u8 = 255;
+/// `RT_SCOPE_HOST`
+const SCOPE_HOST: u8 = 254;
+/// `RTN_LOCAL`
+const TYPE_LOCAL: u8 = 2;
+/// Bytes of `struct rtmsg`.
+const HEADER_LEN: usize = 12;
+/// The index of the loopback device in every network namespace (`LOOPBACK_IFINDEX` of include/net/flow.h).
+const LOOPBACK: u32 = 1;
+/// The protocol number (`rtm_protocol`) of these routes: one that /etc/iproute2/rt_protos gives to nobody.
+pub const PROTOCOL: u8 = 243;
+/// Routes that are added or removed with one `send`.
+const PER_SEND: usize = 256;
+/// Most attempts at a list of routes that change meanwhile.
+const LIST_ATTEMPTS: u32 = 8;
+
+/// Adds, removes and lists local routes of this program.
+#[derive(Debug)]
+pub struct LocalRoutes {
+    session: Session,
+}
+
+/// A local route of any program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalRoute {
+    /// the address
+    pub address: IpAddr,
+    /// who has added it: [`PROTOCOL`], or 2 (`RTPROT_KERNEL`) for the address of an interface
+    pub protocol: u8,
+}
+
+// === impl LocalRoutes ===
+
+impl LocalRoutes {
+    /// Opens the socket in the network namespace of this thread.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn open() -> io::Result<Self> {
+        let session = Session::open(NETLINK_ROUTE)?;
+        // Linux before 4.20 lists the routes of all tables; they are filtered here, too.
+        let _ = session.set_strict();
+        Ok(Self { session })
+    }
+
+    /// Makes addresses local, in any order. Returns the positions of those that were refused, with the error: `EEXIST` where there is
+    /// such a route, `EPERM` without `CAP_NET_ADMIN`, `ENETDOWN` while the loopback device is down.
+    ///
+    /// # Errors
+    /// The system's error if an answer was lost: then an unknown part was added.
+    pub fn add(&mut self, addresses: &[IpAddr]) -> io::Result<Vec<(usize, io::Error)>> {
+        self.change(NEW_ROUTE, flag::CREATE | flag::EXCL, addresses)
+    }
+
+    /// Removes local routes of this program, in any order. Returns the positions of those that were refused, with the error.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub fn remove(&mut self, addresses: &[IpAddr]) -> io::Result<Vec<(usize, io::Error)>> {
+        let mut refused = self.change(DELETE_ROUTE, 0, addresses)?;
+        // It is gone already.
+        refused.retain(|(_, error)| errno::number(error) != Some(libc::ESRCH));
+        Ok(refused)
+    }
+
+    /// The addresses that this program has made local.
+    ///
+    /// # Errors
+    /// The system's error; `Interrupted` if routes kept changing while the kernel listed them.
+    pub fn list(&mut self, family: Family) -> io::Result<Vec<IpAddr>> {
+        // The kernel accepts no scope here.
+        let fill = |writer: &mut Writer| header(writer, family, (0, 0));
+        let listed = self.session.dump(GET_ROUTE, LIST_ATTEMPTS, &fill, &mut |attempt| Ok(!attempt.interrupted))?;
+        let routes = listed.of(NEW_ROUTE).filter_map(|route| decode_local_route(route).transpose());
+        let routes: Vec<LocalRoute> = routes.collect::<Result<_, Malformed>>()?;
+        let ours = |route: &&LocalRoute| route.protocol == PROTOCOL && Family::of(route.address) == family;
+        Ok(routes.iter().filter(ours).map(|route| route.address).collect())
+    }
+
+    /// Sends one message for each address, many with one `send`. Only the last message of a `send` requests an acknowledgement; the
+    /// others are answered if they fail.
+    fn change(&mut self, kind: u16, flags: u16, addresses: &[IpAddr]) -> io::Result<Vec<(usize, io::Error)>> {
+        let mut refused = Vec::new();
+        for (number, some) in addresses.chunks(PER_SEND).enumerate() {
+            let mut requests = self.session.requests();
+            for (n, address) in some.iter().enumerate() {
+                let acknowledge = if n + 1 == some.len() { flag::ACK } else { 0 };
+                requests.add(kind, flags | acknowledge, |writer| encode(writer, *address));
+            }
+            self.session.exchange::<io::Error>(&requests, End::Reply, &mut |answer| {
+                if let Answer::Refused(refusal) = answer {
+                    let position = requests.position(refusal.sequence).ok_or(Malformed("sequence number"))?;
+                    refused.push((number * PER_SEND + position, refusal.into()));
+                }
+                Ok(())
+            })?;
+        }
+        Ok(refused)
+    }
+}
+
+/// Reads the payload of a message about a route (`RTM_NEWROUTE`); `None` if it is not a local route to one address.
+///
+/// # Errors
+/// [`Malformed`] if it is none.
+pub fn decode_local_route(payload: &[u8]) -> Result<Option<LocalRoute>, Malformed> {
+    let (header, rest) = payload.split_at_checked(HEADER_LEN).ok_or(Malformed("short route message"))?;
+    let &[family, length, _, _, table, protocol, _, kind, ..] = header else { return Ok(None) };
+    if (table, kind) != (TABLE_LOCAL, TYPE_LOCAL) {
+        return Ok(None);
+    }
+    let Some(destination) = Attributes::new(rest).find(DESTINATION)? else { return Ok(None) };
+    let address = if family == Family::V4.number() && length == 32 {
+        <[u8; 4]>::try_from(destination.value).map(|octets| IpAddr::from(Ipv4Addr::from(octets))).ok()
+    } else if family == Family::V6.number() && length == 128 {
+        <[u8; 16]>::try_from(destination.value).map(|octets| IpAddr::from(Ipv6Addr::from(octets))).ok()
+    } else {
+        return Ok(None);
+    };
+    let address = address.ok_or(Malformed("destination of a route"))?;
+    Ok(Some(LocalRoute { address, protocol }))
+}
+
+fn encode(writer: &mut Writer, address: IpAddr) {
+    let family = Family::of(address);
+    header(writer, family, (if family == Family::V4 { 32 } else { 128 }, SCOPE_HOST));
+    match address {
+        IpAddr::V4(address) => writer.attribute(DESTINATION, &address.octets()),
+        IpAddr::V6(address) => writer.attribute(DESTINATION, &address.octets()),
+    }
+    writer.attribute(DEVICE, &LOOPBACK.to_ne_bytes());
+}
+
+/// Writes `struct rtmsg`.
+fn header(writer: &mut Writer, family: Family, (length, scope): (u8, u8)) {
+    writer.raw(&[family.number(), length, 0, 0, TABLE_LOCAL, PROTOCOL, scope, TYPE_LOCAL, 0, 0, 0, 0]);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::net::TcpStream;
+
+    use super::*;
+    use crate::netns::Namespace;
+
+    fn addresses() -> [IpAddr; 3] {
+        ["10.96.0.1", "203.0.113.7", "fd00:96::1"].map(|text| text.parse().unwrap())
+    }
+
+    #[test]
+    fn an_address_is_local_as_long_as_its_route_exists() {
+        let namespace = Namespace::new().unwrap();
+        namespace.raise_loopback().unwrap();
+        namespace
+            .run(|| {
+                let mut routes = LocalRoutes::open().unwrap();
+                assert!(routes.add(&addresses()).unwrap().is_empty());
+                let refused = routes.add(&addresses()).unwrap();
+                assert!(refused.iter().all(|(_, error)| errno::number(error) == Some(libc::EEXIST)), "{refused:?}");
+                assert_eq!(refused.iter().map(|(position, _)| *position).collect::<Vec<_>>(), [0, 1, 2]);
+                let listed: BTreeSet<IpAddr> =
+                    Family::ALL.into_iter().flat_map(|family| routes.list(family).unwrap()).collect();
+                assert_eq!(listed, addresses().into());
+                for address in addresses() {
+                    let answer = TcpStream::connect((address, 80)).unwrap_err();
+                    assert_eq!(answer.kind(), io::ErrorKind::ConnectionRefused, "{address}: it is this machine's");
+                }
+                assert!(routes.remove(&addresses()).unwrap().is_empty());
+                assert!(routes.remove(&addresses()).unwrap().is_empty(), "what is gone is no error");
+                assert!(Family::ALL.into_iter().all(|family| routes.list(family).unwrap().is_empty()));
+                let answer = TcpStream::connect((addresses()[0], 80)).unwrap_err();
+                assert_ne!(answer.kind(), io::ErrorKind::ConnectionRefused);
+            })
+            .unwrap();
+    }
+
+    #[test]
+    fn routes_of_others_and_broken_messages_are_told_apart() {
+        let message = |table, protocol, kind, length, octets: &[u8]| {
+            let mut bytes = vec![Family::V4.number(), length, 0, 0, table, protocol, 0, kind, 0, 0, 0, 0];
+            bytes.extend(u16::try_from(4 + octets.len()).unwrap().to_ne_bytes());
+            bytes.extend(DESTINATION.to_ne_bytes());
+            bytes.extend(octets);
+            bytes
+        };
+        let of = |message: Vec<u8>| decode_local_route(&message);
+        let address = [10, 96, 0, 1];
+        let route = LocalRoute { address: address.into(), protocol: PROTOCOL };
+        assert_eq!(of(message(TABLE_LOCAL, PROTOCOL, TYPE_LOCAL, 32, &address)), Ok(Some(route)));
+        for other in [(254, TYPE_LOCAL, 32), (TABLE_LOCAL, 3, 32), (TABLE_LOCAL, TYPE_LOCAL, 24)] {
+            assert_eq!(of(message(other.0, PROTOCOL, other.1, other.2, &address)), Ok(None), "{other:?}");
+        }
+        assert!(of(message(TABLE_LOCAL, PROTOCOL, TYPE_LOCAL, 32, &[10, 96])).is_err());
+        assert!(of(vec![2; 5]).is_err());
+    }
+}

@@ -1,0 +1,21 @@
+//! The way `bind`: no netfilter. Addresses of Services are made this machine's, and the relay listens at each of them, and at the
+//! node's addresses for node ports.
+//!
+//! 1. [`Binding`] (`compile.rs`) compiles a unit into objects (`object.rs`): service ports, addresses, listeners.
+//! 2. Two layers commit them: `addresses.rs` below `listeners.rs`, so that an address is there before a listener serves it.
+//!
+//! `origin.rs` tells by its address where a client is. `trace.rs` simulates the objects on a packet, `render.rs` prints them, `hint.rs`
+//! narrows down the units that may want a key.
+
+mod compile;
+mod hint;
+pub mod object;
+mod origin;
+#[cfg(feature = "testing")]
+mod refers;
+pub mod render;
+mod trace;
+
+pub use compile::Binding;
+pub use object::{BindKey, BindObject};
+pub use trace::Tracer;
