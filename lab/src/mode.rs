@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ferry_api::config::{MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, MODE_USERSPACE};
+use ferry_api::config::{MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, MODE_USERSPACE, WAY_BIND, WAY_REDIRECT};
 use ferry_model::Profile;
 
 use crate::corpus::Remembers;
@@ -18,6 +18,8 @@ pub struct Mode {
     pub name: &'static str,
     /// the section of the configuration that holds its settings
     pub section: &'static str,
+    /// the way in which traffic reaches the proxy, as `userspaceWay` names it
+    pub way: Option<&'static str>,
     /// its capabilities
     pub profile: Profile,
     /// the form in which it stores session affinity
@@ -40,6 +42,7 @@ impl Mode {
         word: "nftables",
         name: MODE_NFTABLES,
         section: "nftables",
+        way: None,
         profile: Profile::NFTABLES,
         remembers: Remembers::ByPolicy,
         backend: None,
@@ -51,6 +54,7 @@ impl Mode {
         word: "iptables",
         name: MODE_IPTABLES,
         section: "iptables",
+        way: None,
         profile: Profile::IPTABLES,
         remembers: Remembers::ByEndpoint,
         backend: Some(Backend::Nft),
@@ -66,6 +70,7 @@ impl Mode {
         word: "ipvs",
         name: MODE_IPVS,
         section: "ipvs",
+        way: None,
         profile: Profile::IPVS,
         remembers: Remembers::ByFrontend,
         backend: None,
@@ -77,14 +82,20 @@ impl Mode {
         word: "userspace",
         name: MODE_USERSPACE,
         section: "iptables",
+        way: Some(WAY_REDIRECT),
         profile: Profile::USERSPACE,
         remembers: Remembers::ByPolicy,
         backend: None,
         table: None,
     };
 
+    /// Mode userspace, with listeners at the addresses of Services.
+    pub const USERSPACE_BIND: Self =
+        Self { word: "userspace-bind", way: Some(WAY_BIND), profile: Profile::USERSPACE_BIND, ..Self::USERSPACE };
+
     /// All rows, with the modes in the order of the executable's list.
-    pub const ALL: &[Self] = &[Self::IPTABLES, Self::IPTABLES_LEGACY, Self::IPVS, Self::NFTABLES, Self::USERSPACE];
+    pub const ALL: &[Self] =
+        &[Self::IPTABLES, Self::IPTABLES_LEGACY, Self::IPVS, Self::NFTABLES, Self::USERSPACE, Self::USERSPACE_BIND];
 
     /// True if each commit takes effect as a whole.
     pub fn is_atomic(&self) -> bool {

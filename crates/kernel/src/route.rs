@@ -1,14 +1,16 @@
 //! Routes of type `local`: they make an address one of this machine's without giving it to an interface, so that it is never the
 //! source of a connection to another machine. A protocol number of their own tells them from those of the kernel and of others.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use ferry_family::Family;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use crate::errno;
-use crate::netlink::{Answer, Attributes, End, Malformed, Session, Writer, flag};
+use crate::netlink::{Answer, Attributes, End, Malformed, Messages, Notifications, Overrun, Session, Writer, flag};
 
 /// Message types of linux/rtnetlink.h.
 const NEW_ROUTE: u16 = 24;
@@ -32,6 +34,10 @@ const LOOPBACK: u32 = 1;
 pub const PROTOCOL: u8 = 243;
 /// Routes that are added or removed with one `send`.
 const PER_SEND: usize = 256;
+/// Multicast groups of linux/rtnetlink.h (`RTNLGRP_IPV4_ROUTE`, `RTNLGRP_IPV6_ROUTE`).
+const GROUPS: [(Family, u32); 2] = [(Family::V4, 7), (Family::V6, 11)];
+/// Receive buffer of a monitor in bytes: 5,000 routes that go at once cause a notification each, about 1 KiB with overhead.
+const RECEIVE_BYTES: usize = 8 << 20;
 /// Most attempts at a list of routes that change meanwhile.
 const LIST_ATTEMPTS: u32 = 8;
 
@@ -48,6 +54,13 @@ pub struct LocalRoute {
     pub address: IpAddr,
     /// who has added it: [`PROTOCOL`], or 2 (`RTPROT_KERNEL`) for the address of an interface
     pub protocol: u8,
+}
+
+/// A listener to the changes of local routes of one family, in the network namespace of the thread that opened it. Changes of other routes
+/// wake it, too.
+#[derive(Debug)]
+pub struct RouteMonitor {
+    notifications: Notifications,
 }
 
 // === impl LocalRoutes ===
@@ -84,18 +97,22 @@ impl LocalRoutes {
         Ok(refused)
     }
 
-    /// The addresses that this program has made local.
+    /// The netlink address of this socket, by which a monitor recognises its changes.
+    pub fn port_id(&self) -> u32 {
+        self.session.port_id()
+    }
+
+    /// The local routes to one address, whoever has added them.
     ///
     /// # Errors
     /// The system's error; `Interrupted` if routes kept changing while the kernel listed them.
-    pub fn list(&mut self, family: Family) -> io::Result<Vec<IpAddr>> {
+    pub fn list(&mut self, family: Family) -> io::Result<Vec<LocalRoute>> {
         // The kernel accepts no scope here.
         let fill = |writer: &mut Writer| header(writer, family, (0, 0));
         let listed = self.session.dump(GET_ROUTE, LIST_ATTEMPTS, &fill, &mut |attempt| Ok(!attempt.interrupted))?;
         let routes = listed.of(NEW_ROUTE).filter_map(|route| decode_local_route(route).transpose());
         let routes: Vec<LocalRoute> = routes.collect::<Result<_, Malformed>>()?;
-        let ours = |route: &&LocalRoute| route.protocol == PROTOCOL && Family::of(route.address) == family;
-        Ok(routes.iter().filter(ours).map(|route| route.address).collect())
+        Ok(routes.into_iter().filter(|route| Family::of(route.address) == family).collect())
     }
 
     /// Sends one message for each address, many with one `send`. Only the last message of a `send` requests an acknowledgement; the
@@ -117,6 +134,57 @@ impl LocalRoutes {
             })?;
         }
         Ok(refused)
+    }
+}
+
+// === impl LocalRoute ===
+
+impl LocalRoute {
+    /// True if this program has added it.
+    pub fn is_ours(&self) -> bool {
+        self.protocol == PROTOCOL
+    }
+}
+
+// === impl RouteMonitor ===
+
+impl RouteMonitor {
+    /// Starts to listen; the kernel leaves out the changes that are made through `except`.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn open(family: Family, except: &LocalRoutes) -> io::Result<Self> {
+        let notifications = Notifications::open(NETLINK_ROUTE)?;
+        notifications.set_receive_buffer(RECEIVE_BYTES)?;
+        notifications.ignore(&BTreeSet::from([except.port_id()]))?;
+        for (_, group) in GROUPS.iter().filter(|(of, _)| *of == family) {
+            notifications.join(*group)?;
+        }
+        Ok(Self { notifications })
+    }
+
+    /// Reads all that is there, without waiting, and passes on each local route to one address, as it was before or after its change.
+    /// A notification that can't be decoded counts as lost.
+    ///
+    /// # Errors
+    /// The system's error, except for an overrun.
+    pub fn read(&mut self, each: &mut dyn FnMut(LocalRoute)) -> io::Result<Overrun> {
+        self.notifications.read(&mut |datagram| {
+            for message in Messages::new(datagram) {
+                let message = message?;
+                if [NEW_ROUTE, DELETE_ROUTE].contains(&message.kind) {
+                    decode_local_route(message.payload)?.into_iter().for_each(&mut *each);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+impl AsFd for RouteMonitor {
+    /// To wait for it to be readable.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.notifications.as_fd()
     }
 }
 
@@ -159,7 +227,6 @@ fn header(writer: &mut Writer, family: Family, (length, scope): (u8, u8)) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::net::TcpStream;
 
     use super::*;
@@ -167,6 +234,36 @@ mod tests {
 
     fn addresses() -> [IpAddr; 3] {
         ["10.96.0.1", "203.0.113.7", "fd00:96::1"].map(|text| text.parse().unwrap())
+    }
+
+    fn ours(routes: &mut LocalRoutes) -> BTreeSet<IpAddr> {
+        let listed = Family::ALL.into_iter().flat_map(|family| routes.list(family).unwrap());
+        listed.filter(LocalRoute::is_ours).map(|route| route.address).collect()
+    }
+
+    #[test]
+    fn a_monitor_reports_what_others_change() {
+        let namespace = Namespace::new().unwrap();
+        namespace.raise_loopback().unwrap();
+        namespace
+            .run(|| {
+                for family in Family::ALL {
+                    let (mut own, mut others) = (LocalRoutes::open().unwrap(), LocalRoutes::open().unwrap());
+                    let mut monitor = RouteMonitor::open(family, &own).unwrap();
+                    let addresses: Vec<IpAddr> =
+                        addresses().into_iter().filter(|address| Family::of(*address) == family).collect();
+                    let mut changed = || {
+                        let mut changed = Vec::new();
+                        assert!(!monitor.read(&mut |route| changed.push((route.address, route.is_ours()))).unwrap().0);
+                        changed
+                    };
+                    assert!(own.add(&addresses).unwrap().is_empty());
+                    assert_eq!(changed(), []);
+                    assert!(others.remove(&addresses).unwrap().is_empty());
+                    assert_eq!(changed(), addresses.iter().map(|address| (*address, true)).collect::<Vec<_>>());
+                }
+            })
+            .unwrap();
     }
 
     #[test]
@@ -180,16 +277,14 @@ mod tests {
                 let refused = routes.add(&addresses()).unwrap();
                 assert!(refused.iter().all(|(_, error)| errno::number(error) == Some(libc::EEXIST)), "{refused:?}");
                 assert_eq!(refused.iter().map(|(position, _)| *position).collect::<Vec<_>>(), [0, 1, 2]);
-                let listed: BTreeSet<IpAddr> =
-                    Family::ALL.into_iter().flat_map(|family| routes.list(family).unwrap()).collect();
-                assert_eq!(listed, addresses().into());
+                assert_eq!(ours(&mut routes), addresses().into());
                 for address in addresses() {
                     let answer = TcpStream::connect((address, 80)).unwrap_err();
                     assert_eq!(answer.kind(), io::ErrorKind::ConnectionRefused, "{address}: it is this machine's");
                 }
                 assert!(routes.remove(&addresses()).unwrap().is_empty());
                 assert!(routes.remove(&addresses()).unwrap().is_empty(), "what is gone is no error");
-                assert!(Family::ALL.into_iter().all(|family| routes.list(family).unwrap().is_empty()));
+                assert!(ours(&mut routes).is_empty());
                 let answer = TcpStream::connect((addresses()[0], 80)).unwrap_err();
                 assert_ne!(answer.kind(), io::ErrorKind::ConnectionRefused);
             })

@@ -28,7 +28,7 @@ use crate::health::{Pulse, Pulses};
 use crate::input::Input;
 use crate::metrics::Metrics;
 use crate::origin::{Opened, Origin};
-use crate::planes::{Candidates, EffectiveMode, InheritedSockets, Onward, Opening, RuleDomain, Serving};
+use crate::planes::{Candidates, EffectiveMode, InheritedSockets, Onward, Opening, RuleDomain, Serving, Way};
 use crate::platform::supervisor::{self, Readiness};
 use crate::reload::{self, Reload};
 use crate::report::{Changes, Inbox, Reporter, Reports, SharedInbox};
@@ -80,11 +80,11 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     let snapshot = SnapshotSetup::new(&options.config.ferry, node_name, cluster.clone(), freshness.clone());
     let supported = supported_families();
     let mode = open_mode(&options, &supported, (&threads, &inputs), (&metrics, &recorder))?;
-    let EffectiveMode { plane, config, settings, engines, metrics: of_mode, domains, serving, .. } = mode;
+    let EffectiveMode { plane, profile, config, settings, engines, metrics: of_mode, domains, serving, .. } = mode;
     metrics.add_mode(of_mode)?;
     let periods = config.effective();
     let setup = Setup::new(&config, options.flags.clone());
-    let flows = start_flows(plane.profile.reply_owner, serving.as_ref(), (&metrics, &threads))?;
+    let flows = start_flows(profile.reply_owner, serving.as_ref(), (&metrics, &threads))?;
     let handovers = start_handovers(domains, config.clone(), &flows, (&supported, &options.sockets));
     let families = families_of(&engines);
     reload.serves(&families);
@@ -102,7 +102,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     let desk = Desk::new(Core::new(core::CoreSetup {
         settings,
         config,
-        profile: plane.profile,
+        profile,
         addresses: addresses.clone(),
         node,
         engines: handles.collect::<anyhow::Result<_>>()?,
@@ -180,7 +180,6 @@ fn prepare_process(options: &RunOptions) -> anyhow::Result<()> {
     tracing::info!(version, mode, node, "Starting kube-proxy");
     platform::set_oom_score(options.config.oom_score_adj);
     platform::raise_open_files();
-    platform::require_net_admin()?;
     platform::set_connection_tracking(&options.config.conntrack);
     // A hundred thousand endpoints are decoded on one thread and kept by others.
     platform::share_one_arena();
@@ -237,8 +236,22 @@ fn open_mode(
         tracing::warn!(configured, mode = effective, errors, "Configured mode can't start, running in a fallback mode");
         recorder.record(Event::mode_fallback(&settings.node_name, configured, effective, &errors));
     }
+    if let Some(Way { name, why, .. }) = &mode.way {
+        report_way(effective, name, why.as_deref(), (&settings.node_name, recorder));
+    }
     tracing::info!("Using {effective} Proxier");
     Ok(mode)
+}
+
+/// Says in the log and in an Event in which way traffic reaches a mode.
+fn report_way(mode: &str, way: &str, why: Option<&str>, (node, recorder): (&str, &Recorder)) {
+    match why {
+        Some(errors) => {
+            tracing::warn!(mode, way, errors, "Preferred way can't be used, traffic reaches the proxy in another one")
+        }
+        None => tracing::info!(mode, way, "Way in which traffic reaches the proxy"),
+    }
+    recorder.record(Event::way_chosen(node, mode, way, why));
 }
 
 /// The hand-over to these domains from all others, and that of connections which wait since the mode has changed.

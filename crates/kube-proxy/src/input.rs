@@ -55,6 +55,8 @@ pub enum NodeProblem {
     ForwardPolicyDrop,
     /// the kernel forwards no IPv6: `net.ipv6.conf.all.forwarding` is 0, which mode ipvs leaves to the operator
     Ipv6ForwardingDisabled,
+    /// a port of a Service has no listener: another program may have the port, or descriptors may be used up (mode userspace)
+    ListenerFailed,
 }
 
 // === impl NodeProblem ===
@@ -65,6 +67,7 @@ impl NodeProblem {
         match self {
             Self::ForwardPolicyDrop => "ForwardPolicyDrop",
             Self::Ipv6ForwardingDisabled => "IPv6ForwardingDisabled",
+            Self::ListenerFailed => "ListenerFailed",
         }
     }
 }

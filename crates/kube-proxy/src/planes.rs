@@ -61,6 +61,8 @@ pub struct Plane {
     initialize: fn(&Settings) -> anyhow::Result<()>,
     remove_leftovers: fn(Family) -> io::Result<Leftovers>,
     in_use: fn(Family) -> io::Result<bool>,
+    /// it can't be opened without `CAP_NET_ADMIN`
+    needs_net_admin: bool,
 }
 
 /// The name of the thread that waits for foreign changes and wakes the engines.
@@ -97,6 +99,19 @@ pub struct Engines {
     pub domains: &'static [RuleDomain],
     /// what serves connections in this process, if the mode does
     pub serving: Option<Arc<dyn Serving>>,
+    /// the way in which traffic reaches the mode, if there are several
+    pub way: Option<Way>,
+}
+
+/// A way in which traffic reaches a mode.
+#[derive(Clone, Debug)]
+pub struct Way {
+    /// its name in the configuration
+    pub name: &'static str,
+    /// the capabilities of the mode by this way
+    pub profile: Profile,
+    /// what the machine lacks for the way that would have been preferred
+    pub why: Option<String>,
 }
 
 /// Connections that this process serves itself, and that end with it.
@@ -204,6 +219,11 @@ impl InheritedSockets {
     /// These sockets.
     pub fn new(sockets: Vec<(String, OpenSocket)>) -> Self {
         Self(Mutex::new(sockets))
+    }
+
+    /// Those of these names; a second call returns none.
+    pub fn take_where(&self, wanted: impl Fn(&str) -> bool) -> Vec<(String, OpenSocket)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extract_if(.., |(name, _)| wanted(name)).collect()
     }
 
     /// All of them; a second call returns none.
@@ -331,9 +351,12 @@ mod tests {
         assert_eq!(Mode::names(), PLANES.iter().map(|plane| plane.mode).collect::<Vec<_>>(), "rows of the lab");
         for mode in Mode::ALL {
             let plane = PLANES.iter().find(|plane| plane.mode == mode.name).unwrap();
-            assert_eq!(plane.profile, mode.profile, "{mode}");
+            let is_of_way = mode.way.is_some() && mode.profile == Profile::USERSPACE_BIND;
+            assert!(plane.profile == mode.profile || is_of_way, "{mode}");
         }
-        let profiles: Vec<Profile> = PLANES.iter().map(|plane| plane.profile).collect();
+        // Mode userspace comes last, and has a second way.
+        let of_modes = PLANES.iter().map(|plane| plane.profile);
+        let profiles: Vec<Profile> = of_modes.chain([Profile::USERSPACE_BIND]).collect();
         assert_eq!(profiles, Profile::ALL);
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let readme = std::fs::read_to_string(root.join("README.md")).unwrap();

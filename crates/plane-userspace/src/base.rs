@@ -1,17 +1,15 @@
 //! Compiles the base: the table, its sets and maps, its chains, and the listeners for TCP.
 
 use ferry_api::object::Family;
-use ferry_model::{BaseState, Context, NodePortAddresses, Scope};
+use ferry_model::{BaseState, Context, NodePortAddresses};
 use ferry_ruleset::Rules;
 use ferry_ruleset::table::{ChainName, Owner, SetName, TableObject};
 
 use crate::element::{Door, ElementKey, Entrance, Userspace, Value};
 use crate::names::{FixedChain, FixedSet};
 use crate::object::UserspaceObject;
+use crate::port::SCOPES;
 use crate::rules::rules;
-
-/// The scopes, each with its listener for TCP.
-pub(crate) const SCOPES: [Scope; 2] = [Scope::Cluster, Scope::Local];
 
 /// The objects of the base.
 pub(crate) fn compile(family: Family, context: &Context, base: &BaseState, out: &mut Vec<UserspaceObject>) {

@@ -11,10 +11,11 @@ use ferry_plane::{Compile, Unit};
 use ferry_ruleset::sources::Ranges;
 use ferry_ruleset::table::{ChainName, TableObject, Vocabulary as _};
 
-use crate::base::{self, SCOPES};
-use crate::element::{Door, ElementKey, PortId, Userspace, Value, VipMap};
+use crate::base;
+use crate::element::{Door, ElementKey, Userspace, Value, VipMap};
 use crate::hint::{self, Hint};
-use crate::object::{PortSpec, UserspaceKey, UserspaceObject};
+use crate::object::{UserspaceKey, UserspaceObject};
+use crate::port::{PortId, PortSpec, SCOPES};
 use crate::shape::Shape;
 
 /// The pure half of the mode, of one family.

@@ -2,30 +2,17 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use ferry_api::object::{ObjectName, Protocol};
+use ferry_api::object::Protocol;
 use ferry_model::{FrontendAddr, Scope};
 use ferry_ruleset::table::ChainName;
 
 use crate::names::FixedSet;
+use crate::port::{PortId, scope_word};
 
 /// The vocabulary of this mode's table, implemented in `vocabulary`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Userspace {}
-
-/// Identifies a service port in one family, as it is served with endpoints of one scope.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PortId {
-    /// the Service
-    pub service: ObjectName,
-    /// the port's name; empty when unnamed
-    pub name: Arc<str>,
-    /// its protocol
-    pub protocol: Protocol,
-    /// the scope of its endpoints
-    pub scope: Scope,
-}
 
 /// A listener of the relay, to which the table leads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,24 +87,6 @@ pub enum Value {
     Relay(IpAddr, Door),
     /// a value that this mode never writes, or the port of a listener of an earlier process
     Foreign,
-}
-
-// === impl PortId ===
-
-impl fmt::Display for PortId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { service, name, protocol, scope } = self;
-        let colon = if name.is_empty() { "" } else { ":" };
-        write!(f, "{service}{colon}{name}/{}/{}", protocol.lower(), scope_word(*scope))
-    }
-}
-
-/// The word for a scope in names.
-pub(crate) const fn scope_word(scope: Scope) -> &'static str {
-    match scope {
-        Scope::Cluster => "cluster",
-        Scope::Local => "local",
-    }
 }
 
 // === impl Door ===

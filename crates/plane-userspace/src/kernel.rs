@@ -10,8 +10,10 @@ use ferry_ruleset::table::{TableCommitLock, TableLayer};
 use crate::compile::Relaying;
 use crate::doors::Doors;
 use crate::element::Userspace;
+use crate::failing::ListenerReports;
 use crate::object::UserspaceObject;
-use crate::relay::{RelayLayer, SharedRelay};
+use crate::relay::RelayLayer;
+use crate::shared::SharedRelay;
 
 /// Engines of one process commit to their tables one after another.
 pub type UserspaceCommitLock = TableCommitLock<Userspace, UserspaceObject>;
@@ -24,9 +26,14 @@ pub type UserspaceEngine = Engine<Relaying, Layered<UserspaceObject>>;
 ///
 /// # Errors
 /// The system's error of opening a socket, such as `EPERM` without `CAP_NET_ADMIN`.
-pub fn engine(family: Family, lock: &UserspaceCommitLock, relay: &SharedRelay) -> io::Result<UserspaceEngine> {
+pub fn engine(
+    family: Family,
+    lock: &UserspaceCommitLock,
+    relay: &SharedRelay,
+    reports: ListenerReports,
+) -> io::Result<UserspaceEngine> {
     let doors = Doors::default();
     let table = TableLayer::<Userspace, UserspaceObject>::open(family, doors.clone(), lock.clone())?;
-    let relay = RelayLayer::new(family, relay.clone(), doors);
+    let relay = RelayLayer::new(family, relay.clone(), doors, reports);
     Ok(Engine::new(Relaying::new(family), Layered::new(vec![Box::new(relay), Box::new(table)])))
 }

@@ -15,22 +15,27 @@
 //!
 //! 4. [`Onward`] passes on connections that wait in the sockets of a process before, once another mode serves.
 //!
+//! The way [`bind`] has its own objects, compiler and layers, and no table: see there.
+//!
 //! Read first: [`object`] and [`element`], then `rules` and `compile`. [docs/modes/userspace.md](../../../docs/modes/userspace.md) shows the result.
 //!
 //! For tests and people: `trace` simulates the objects on a packet, [`render`] prints them, `hint` narrows down the units that may
 //! want a key, and `refers` lists the references between objects.
 
+mod balancers;
 mod base;
 pub mod bind;
 mod compile;
 mod datagrams;
 mod doors;
 pub mod element;
+mod failing;
 mod hint;
 mod kernel;
 pub mod names;
 pub mod object;
 mod onward;
+pub mod port;
 mod readings;
 #[cfg(feature = "testing")]
 mod refers;
@@ -38,6 +43,7 @@ mod relay;
 pub mod render;
 mod rules;
 mod shape;
+mod shared;
 mod trace;
 mod vocabulary;
 
@@ -45,11 +51,12 @@ pub use compile::Relaying;
 pub use datagrams::Datagrams;
 pub use doors::Doors;
 pub use element::Userspace;
+pub use failing::{ListenerReports, Report};
 pub use ferry_relay::{Config, Inheritance, Relay, Removal, Totals, Worker, raise_limit};
 pub use ferry_ruleset::watch::listener;
 pub use kernel::{UserspaceCommitLock, UserspaceEngine, engine};
 pub use object::{UserspaceKey, UserspaceObject};
 pub use onward::Onward;
 pub use readings::{Directory, EndpointReading, PortReading, Readings};
-pub use relay::SharedRelay;
+pub use shared::{ListenerNames, SharedRelay, is_gate};
 pub use trace::Tracer;

@@ -2,16 +2,15 @@
 //! and the table. Their keys and ranks.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::net::IpAddr;
 
-use ferry_model::{Endpoint, FrontendAddr, Scope};
+use ferry_model::{FrontendAddr, Scope};
 use ferry_plane::{Object, Served};
 use ferry_ruleset::table::{ChainName, ELEMENT_RANK, InTable, TableKey, TableObject, Vocabulary as _};
 
-use crate::element::{Door, ElementKey, PortId, Userspace, scope_word};
+use crate::element::{Door, ElementKey, Userspace};
 use crate::names::FixedChain;
+use crate::port::{PortId, PortSpec, scope_word};
 use crate::rules;
 
 /// One object that this mode owns, in the kernel or in the relay.
@@ -47,27 +46,6 @@ pub enum SharedKey {
     Sources(ferry_ruleset::sources::SourcesId, bool),
     /// an element of `cluster-ips`
     ClusterIp(IpAddr),
-}
-
-/// The facts about a service port that the relay needs.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PortSpec {
-    /// the timeout of session affinity by client address, in seconds
-    pub affinity_seconds: Option<NonZeroU32>,
-    /// the endpoints
-    pub pool: Arc<[Endpoint]>,
-}
-
-// === impl PortSpec ===
-
-impl fmt::Display for PortSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(seconds) = self.affinity_seconds {
-            write!(f, " affinity {seconds}s")?;
-        }
-        let address = |endpoint: &Endpoint| SocketAddr::new(endpoint.address, endpoint.port);
-        self.pool.iter().try_for_each(|endpoint| write!(f, " {}", address(endpoint)))
-    }
 }
 
 // === impl UserspaceObject ===

@@ -5,10 +5,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferry_api::object::{Family, ObjectName, Protocol};
-use ferry_relay::{Port, Relay, Totals};
+use ferry_relay::{Balancer, Endpoint, Port, Relay, Totals};
 
-use crate::base::SCOPES;
-use crate::element::PortId;
+use crate::port::{PortId, SCOPES};
 
 /// The ports of the relay, whose engines note them, for metrics.
 #[derive(Clone, Debug, Default)]
@@ -16,9 +15,18 @@ pub struct Directory(Arc<Mutex<Ports>>);
 
 #[derive(Debug, Default)]
 struct Ports {
-    served: BTreeMap<(Family, PortId), Arc<Port>>,
-    /// the scopes of served ports that are not served any more: counters never fall
+    served: BTreeMap<(Family, PortId), Served>,
+    /// of what served these ports before: counters never fall
     past: BTreeMap<(Family, PortId), PortReading>,
+}
+
+/// A service port with one scope.
+#[derive(Debug, Default)]
+struct Served {
+    /// its ports of the relay: several where its listeners serve in different ways
+    ports: Vec<Arc<Port>>,
+    /// has the endpoints
+    balancer: Option<Arc<Balancer>>,
 }
 
 /// Reads the counters of a relay.
@@ -76,29 +84,88 @@ pub struct EndpointReading {
 // === impl Directory ===
 
 impl Directory {
-    pub(crate) fn insert(&self, family: Family, id: &PortId, port: &Arc<Port>) {
-        self.lock().served.insert((family, id.clone()), Arc::clone(port));
+    pub(crate) fn insert_port(&self, family: Family, id: &PortId, port: &Arc<Port>) {
+        self.lock().served.entry((family, id.clone())).or_default().ports.push(Arc::clone(port));
     }
 
-    /// Forgets a scope of a port; its counts only with the last one.
-    pub(crate) fn remove(&self, family: Family, id: &PortId) {
+    pub(crate) fn insert_balancer(&self, family: Family, id: &PortId, balancer: &Arc<Balancer>) {
+        self.lock().served.entry((family, id.clone())).or_default().balancer = Some(Arc::clone(balancer));
+    }
+
+    /// Forgets a port of the relay; its counts only with the last thing that serves the service port.
+    pub(crate) fn remove_port(&self, family: Family, id: &PortId, port: &Arc<Port>) {
         let mut ports = self.lock();
         let key = (family, id.clone());
-        let Some(port) = ports.served.remove(&key) else { return };
-        let scopes = SCOPES.map(|scope| (family, PortId { scope, ..id.clone() }));
-        if scopes.iter().any(|scope| ports.served.contains_key(scope)) {
-            let reading = PortReading { open: 0, endpoints: Vec::new(), ..PortReading::of(family, id, &port) };
-            match ports.past.get_mut(&key) {
-                Some(past) => past.add(reading),
-                None => drop(ports.past.insert(key, reading)),
-            }
-        } else {
-            scopes.iter().for_each(|scope| drop(ports.past.remove(scope)));
+        if let Some(served) = ports.served.get_mut(&key) {
+            served.ports.retain(|known| !Arc::ptr_eq(known, port));
         }
+        let mut reading = PortReading::of(family, id);
+        reading.count(port);
+        reading.open = 0;
+        match ports.past.get_mut(&key) {
+            Some(past) => past.add(reading),
+            None => drop(ports.past.insert(key, reading)),
+        }
+        ports.forget_ended(family, id);
+    }
+
+    pub(crate) fn remove_balancer(&self, family: Family, id: &PortId) {
+        let mut ports = self.lock();
+        if let Some(served) = ports.served.get_mut(&(family, id.clone())) {
+            served.balancer = None;
+        }
+        ports.forget_ended(family, id);
     }
 
     fn lock(&self) -> MutexGuard<'_, Ports> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Ports ===
+
+impl Ports {
+    /// Forgets a service port that is not served with this scope any more, and its counts if it isn't with either.
+    fn forget_ended(&mut self, family: Family, id: &PortId) {
+        let key = (family, id.clone());
+        if self.served.get(&key).is_some_and(Served::has_ended) {
+            self.served.remove(&key);
+        }
+        let scopes = SCOPES.map(|scope| (family, PortId { scope, ..id.clone() }));
+        if !scopes.iter().any(|scope| self.served.contains_key(scope)) {
+            scopes.iter().for_each(|scope| drop(self.past.remove(scope)));
+        }
+    }
+}
+
+// === impl Served ===
+
+impl Served {
+    fn has_ended(&self) -> bool {
+        self.ports.is_empty() && self.balancer.is_none()
+    }
+
+    fn reading(&self, family: Family, id: &PortId) -> PortReading {
+        let mut reading = PortReading::of(family, id);
+        self.ports.iter().for_each(|port| reading.count(port));
+        let endpoints = self.balancer.iter().flat_map(|balancer| balancer.endpoints().to_vec());
+        let endpoints = endpoints.map(|endpoint| EndpointReading::of(&endpoint));
+        reading.endpoints = endpoints.filter(|endpoint| endpoint.connections + endpoint.failures > 0).collect();
+        reading
+    }
+}
+
+// === impl EndpointReading ===
+
+impl EndpointReading {
+    fn of(endpoint: &Endpoint) -> Self {
+        let counters = endpoint.counters();
+        Self {
+            address: endpoint.address(),
+            connections: counters.connections.value(),
+            open: count(counters.open.value()),
+            failures: counters.failures.value(),
+        }
     }
 }
 
@@ -118,7 +185,7 @@ impl Readings {
     /// The ports that somebody has used, in order.
     pub fn ports(&self) -> Vec<PortReading> {
         let ports = self.directory.lock();
-        let served = ports.served.iter().map(|(key, port)| ((key, false), PortReading::of(key.0, &key.1, port)));
+        let served = ports.served.iter().map(|(key, port)| ((key, false), port.reading(key.0, &key.1)));
         let past = ports.past.iter().map(|(key, reading)| ((key, true), reading.clone()));
         let of_scopes: BTreeMap<_, _> = served.chain(past).collect();
         let mut readings: Vec<PortReading> = Vec::new();
@@ -136,31 +203,38 @@ impl Readings {
 // === impl PortReading ===
 
 impl PortReading {
-    fn of(family: Family, id: &PortId, port: &Port) -> Self {
-        let counters = port.counters();
-        let endpoints = port.endpoints();
-        let endpoints = endpoints.iter().map(|endpoint| EndpointReading {
-            address: endpoint.address(),
-            connections: endpoint.counters().connections.value(),
-            open: count(endpoint.counters().open.value()),
-            failures: endpoint.counters().failures.value(),
-        });
+    /// Without counts.
+    fn of(family: Family, id: &PortId) -> Self {
         Self {
             family,
             service: id.service.clone(),
             name: Arc::clone(&id.name),
             protocol: id.protocol,
-            connections: counters.connections.value() + counters.associations.value(),
-            open: count(counters.open_connections.value() + counters.open_associations.value()),
-            failures: counters.failures.value(),
-            retries: counters.retries.value(),
-            refused_without_endpoint: counters.refused_without_endpoint.value(),
-            refused_at_limit: counters.refused_at_limit.value(),
-            bytes_to_endpoints: counters.bytes_to_endpoints.value(),
-            bytes_to_clients: counters.bytes_to_clients.value(),
-            dropped_datagrams: counters.dropped_datagrams.value(),
-            endpoints: endpoints.filter(|endpoint| endpoint.connections + endpoint.failures > 0).collect(),
+            connections: 0,
+            open: 0,
+            failures: 0,
+            retries: 0,
+            refused_without_endpoint: 0,
+            refused_at_limit: 0,
+            bytes_to_endpoints: 0,
+            bytes_to_clients: 0,
+            dropped_datagrams: 0,
+            endpoints: Vec::new(),
         }
+    }
+
+    /// Adds the counts of a port of the relay.
+    fn count(&mut self, port: &Port) {
+        let counters = port.counters();
+        self.connections += counters.connections.value() + counters.associations.value();
+        self.open += count(counters.open_connections.value() + counters.open_associations.value());
+        self.failures += counters.failures.value();
+        self.retries += counters.retries.value();
+        self.refused_without_endpoint += counters.refused_without_endpoint.value();
+        self.refused_at_limit += counters.refused_at_limit.value();
+        self.bytes_to_endpoints += counters.bytes_to_endpoints.value();
+        self.bytes_to_clients += counters.bytes_to_clients.value();
+        self.dropped_datagrams += counters.dropped_datagrams.value();
     }
 
     /// The namespace of the Service.
@@ -182,7 +256,7 @@ impl PortReading {
         self.connections + self.open + self.failures + self.refused_without_endpoint + self.refused_at_limit > 0
     }
 
-    /// Adds the other scope's counts.
+    /// Adds the counts of the other scope, or of the past.
     fn add(&mut self, other: Self) {
         self.connections += other.connections;
         self.open += other.open;

@@ -2,11 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ops::RangeInclusive;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Family, Protocol};
@@ -14,17 +11,17 @@ use ferry_model::{FrontendAddr, Scope};
 use ferry_plane::layered::Layer;
 use ferry_plane::{Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Op, Refusal};
 use ferry_relay::{
-    Balancer, Bind, DEFAULT_PENALTY, Destination, Gate, Inheritance, Listener, ListenerError, ListenerId,
-    ListenerState, Port, Relay, Routes, SocketName,
+    Bind, Destination, Gate, Listener, ListenerError, ListenerId, ListenerState, Port, Routes, SocketName,
 };
 use ferry_ruleset::id::HashId;
 
-use crate::base::SCOPES;
-use crate::datagrams::Datagrams;
+use crate::balancers::Balancers;
 use crate::doors::Doors;
-use crate::element::{Door, PortId, scope_word};
-use crate::object::{PortSpec, UserspaceKey, UserspaceObject};
-use crate::readings::Directory;
+use crate::element::Door;
+use crate::failing::{FailingListeners, ListenerReports};
+use crate::object::{UserspaceKey, UserspaceObject};
+use crate::port::{PortId, PortSpec, SCOPES, other, scope_word};
+use crate::shared::{SharedRelay, family_word, unspecified};
 
 /// Interval of the looks for listeners that have failed. They hold no connection up: the relay opens a listener again by itself.
 const LOOK: Duration = Duration::from_secs(10);
@@ -33,34 +30,14 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Ports of the preferred range that are tried before the system chooses one.
 const PREFERRED_TRIES: usize = 8;
 
-/// The parts of the relay that the engines of a process share.
-#[derive(Clone, Debug)]
-pub struct SharedRelay {
-    /// the relay, whose threads run
-    pub relay: Arc<Relay>,
-    /// listening sockets of the process before
-    pub inheritance: Arc<Inheritance>,
-    /// the ports that listeners prefer: the same ones after a restart, so that clients of UDP go on
-    pub ports: RangeInclusive<u16>,
-    /// the most connections, and the most associations, of one service port
-    pub limit_per_port: usize,
-    /// the identity of the next listener
-    pub next_listener: Arc<AtomicU64>,
-    /// the open listeners by their names
-    pub names: Arc<Mutex<BTreeMap<ListenerId, String>>>,
-    /// the service ports of all engines
-    pub directory: Directory,
-    /// what is behind the UDP listeners of all engines
-    pub datagrams: Datagrams,
-}
-
 /// The relay's part of one family's engine.
 #[derive(Debug)]
 pub(crate) struct RelayLayer {
     family: Family,
     shared: SharedRelay,
     doors: Doors,
-    ports: BTreeMap<PortId, ServicePort>,
+    balancers: Balancers,
+    ports: BTreeMap<PortId, Arc<Port>>,
     routes: BTreeMap<(Scope, FrontendAddr), PortId>,
     tables: [Arc<Routes>; 2],
     listeners: HashMap<Door, ListenerId>,
@@ -69,13 +46,7 @@ pub(crate) struct RelayLayer {
     next_look: Option<Instant>,
     /// of the last look
     listener_errors: u64,
-}
-
-#[derive(Debug)]
-struct ServicePort {
-    spec: PortSpec,
-    port: Arc<Port>,
-    balancer: Arc<Balancer>,
+    failing: FailingListeners<Door>,
 }
 
 /// Why an object could not be made.
@@ -101,47 +72,13 @@ impl From<ListenerError> for Failure {
     }
 }
 
-// === impl SharedRelay ===
-
-impl SharedRelay {
-    /// Duplicates of the sockets of all open listeners, each with its name, for the next process.
-    ///
-    /// # Errors
-    /// The system's error if descriptors are exhausted.
-    pub fn sockets(&self) -> io::Result<Vec<(String, OwnedFd)>> {
-        let sockets = self.relay.sockets()?;
-        let names = self.names();
-        let named = |(id, socket): (ListenerId, OwnedFd)| Some((SocketName::Gate(names.get(&id)?.clone()), socket));
-        Ok(sockets.into_iter().filter_map(named).map(|(name, socket)| (name.to_string(), socket)).collect())
-    }
-
-    /// Closes the sockets of the process before that no listener of this family has taken: their Services are gone.
-    pub fn forget_inherited(&self, family: Family) {
-        let begins = format!("{}-", family_word(family));
-        let any = SocketAddr::new(unspecified(family), 0);
-        for name in self.inheritance.names() {
-            if matches!(&name, SocketName::Gate(label) if label.starts_with(&begins)) {
-                drop(self.inheritance.bind(&name, any, false));
-            }
-        }
-    }
-
-    fn names(&self) -> MutexGuard<'_, BTreeMap<ListenerId, String>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn remove(&self, id: ListenerId) {
-        self.names().remove(&id);
-        self.relay.remove(id);
-    }
-}
-
 // === impl RelayLayer ===
 
 impl RelayLayer {
-    pub(crate) fn new(family: Family, shared: SharedRelay, doors: Doors) -> Self {
+    pub(crate) fn new(family: Family, shared: SharedRelay, doors: Doors, reports: ListenerReports) -> Self {
         Self {
             family,
+            balancers: Balancers::new(family, shared.clone()),
             shared,
             doors,
             ports: BTreeMap::new(),
@@ -151,6 +88,7 @@ impl RelayLayer {
             leaving: VecDeque::new(),
             next_look: None,
             listener_errors: 0,
+            failing: FailingListeners::new(reports),
         }
     }
 
@@ -160,11 +98,19 @@ impl RelayLayer {
             (Op::Delete, UserspaceObject::Port(id, _)) => self.close_port(id),
             (Op::Create | Op::Replace, UserspaceObject::Route(_, at, id)) => self.route(*at, id)?,
             (Op::Delete, UserspaceObject::Route(scope, at, _)) => self.unroute(*scope, *at),
-            (Op::Create | Op::Replace, UserspaceObject::Listener(door)) => return self.listen(door),
+            (Op::Create | Op::Replace, UserspaceObject::Listener(door)) => {
+                let listened = self.listen(door);
+                match &listened {
+                    Err(Failure::Refused(error)) => self.failing.insert(door.clone(), error.to_string()),
+                    Err(Failure::Exhausted(_)) | Ok(()) => self.failing.remove(door),
+                }
+                return listened;
+            }
             (Op::Delete, UserspaceObject::Listener(door)) => {
+                self.failing.remove(door);
                 self.close_door(door);
                 if let Some(id) = self.listeners.remove(door) {
-                    self.shared.names().remove(&id);
+                    self.shared.names.remove(id);
                     self.leaving.push_back((Instant::now() + LINGER, id));
                 }
             }
@@ -175,37 +121,28 @@ impl RelayLayer {
 
     /// Serves a service port with these endpoints.
     fn serve(&mut self, id: &PortId, spec: &PortSpec) {
-        let affinity = spec.affinity_seconds.map(|seconds| Duration::from_secs(seconds.get().into()));
+        let balancer = self.balancers.serve(id, spec);
         let (shared, family) = (&self.shared, self.family);
-        let known = self.ports.entry(id.clone()).or_insert_with(|| {
-            let balancer = Arc::new(Balancer::new(affinity, DEFAULT_PENALTY));
-            let port = Arc::new(Port::new(id.to_string(), Arc::clone(&balancer) as _, shared.limit_per_port));
-            shared.directory.insert(family, id, &port);
-            ServicePort { spec: spec.clone(), port, balancer }
+        self.ports.entry(id.clone()).or_insert_with(|| {
+            let port = Arc::new(Port::new(id.to_string(), Arc::clone(balancer) as _, shared.limit_per_port));
+            shared.directory.insert_port(family, id, &port);
+            port
         });
-        known.balancer.set_affinity(affinity);
-        let addresses: Vec<SocketAddr> =
-            spec.pool.iter().map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port)).collect();
-        self.shared.relay.replace_endpoints(&known.balancer, &addresses);
-        known.spec = spec.clone();
         self.note_datagrams(id);
     }
 
     /// Notes what is behind the listener for datagrams of a service port, if it has one.
     fn note_datagrams(&self, id: &PortId) {
-        if let (Some(number), Some(port)) = (self.doors.port(&Door::Datagrams(id.clone())), self.ports.get(id)) {
+        if let (Some(number), Some(port)) = (self.doors.port(&Door::Datagrams(id.clone())), self.balancers.get(id)) {
             self.shared.datagrams.lead(self.family, number, &port.spec.pool);
         }
     }
 
-    /// Connections of a scope that goes stay while the other one serves: their endpoints do. The last one's have the grace of a
-    /// removed endpoint.
     fn close_port(&mut self, id: &PortId) {
-        let Some(port) = self.ports.remove(id) else { return };
-        self.shared.directory.remove(self.family, id);
-        if !self.ports.contains_key(&PortId { scope: other(id.scope), ..id.clone() }) {
-            self.shared.relay.replace_endpoints(&port.balancer, &[]);
+        if let Some(port) = self.ports.remove(id) {
+            self.shared.directory.remove_port(self.family, id, &port);
         }
+        self.balancers.close(id);
     }
 
     /// Leads connections elsewhere. A connection to this scope may have begun before the table changed, and is accepted afterwards:
@@ -213,7 +150,7 @@ impl RelayLayer {
     fn unroute(&mut self, scope: Scope, at: FrontendAddr) {
         self.routes.remove(&(scope, at));
         let other = self.routes.get(&(other(scope), at)).and_then(|id| self.ports.get(id));
-        match other.map(|port| Arc::clone(&port.port)) {
+        match other.map(Arc::clone) {
             Some(port) => drop(self.table(scope).insert(destination(at), port)),
             None => self.tables.iter().for_each(|table| drop(table.remove(destination(at)))),
         }
@@ -221,7 +158,7 @@ impl RelayLayer {
 
     fn route(&mut self, at: FrontendAddr, id: &PortId) -> io::Result<()> {
         let port = self.ports.get(id).ok_or_else(|| no_port(id))?;
-        self.table(id.scope).insert(destination(at), Arc::clone(&port.port));
+        self.table(id.scope).insert(destination(at), Arc::clone(port));
         self.routes.insert((id.scope, at), id.clone());
         Ok(())
     }
@@ -230,8 +167,8 @@ impl RelayLayer {
     /// time, or else at a port that the system chooses.
     fn listen(&mut self, door: &Door) -> Result<(), Failure> {
         let label = label(self.family, door);
-        let listener = ListenerId(self.shared.next_listener.fetch_add(1, Ordering::Relaxed));
-        let inherited = self.shared.inheritance.bind(&SocketName::Gate(label.clone()), self.at(0), false);
+        let (listener, name) = (self.shared.names.next(), SocketName::Gate(label.clone()));
+        let inherited = self.shared.inheritance.bind(&name, self.at(0), false);
         let binds = match inherited {
             inherited @ Bind::Inherited { .. } => vec![inherited],
             Bind::Address { .. } | Bind::Open(_) => self.candidates(door.protocol(), &label),
@@ -244,7 +181,7 @@ impl RelayLayer {
                     if let Door::Datagrams(id) = door {
                         self.note_datagrams(id);
                     }
-                    self.shared.names().insert(listener, label);
+                    self.shared.names.insert(listener, name);
                     if let Some(before) = self.listeners.insert(door.clone(), listener) {
                         self.shared.remove(before);
                     }
@@ -278,7 +215,7 @@ impl RelayLayer {
                 self.shared.relay.add_gate(listener, Gate { name: label.to_owned(), bind, route })
             }
             Door::Datagrams(id) => {
-                let port = Arc::clone(&self.ports.get(id).ok_or_else(|| no_port(id))?.port);
+                let port = Arc::clone(self.ports.get(id).ok_or_else(|| no_port(id))?);
                 self.shared.relay.add(listener, Listener { protocol: ferry_relay::Protocol::Udp, bind, port })
             }
         })
@@ -312,7 +249,7 @@ impl RelayLayer {
     fn object(&self, key: &UserspaceKey, lost: &BTreeSet<Door>) -> Option<UserspaceObject> {
         match key {
             UserspaceKey::Port(id) => {
-                self.ports.get(id).map(|port| UserspaceObject::Port(id.clone(), port.spec.clone()))
+                self.balancers.get(id).map(|port| UserspaceObject::Port(id.clone(), port.spec.clone()))
             }
             UserspaceKey::Route(scope, at) => {
                 self.routes.get(&(*scope, *at)).map(|id| UserspaceObject::Route(*scope, *at, id.clone()))
@@ -345,7 +282,7 @@ impl Drop for RelayLayer {
     fn drop(&mut self) {
         let leaving = self.leaving.iter().map(|(_, id)| id);
         self.listeners.values().chain(leaving).for_each(|id| self.shared.remove(*id));
-        self.ports.keys().for_each(|id| self.shared.directory.remove(self.family, id));
+        self.ports.iter().for_each(|(id, port)| self.shared.directory.remove_port(self.family, id, port));
     }
 }
 
@@ -374,7 +311,8 @@ impl Kernel<UserspaceObject> for RelayLayer {
         Ok(match extent {
             Extent::Keys(keys) => keys.iter().filter_map(|key| self.object(key, &lost)).collect(),
             Extent::All => {
-                let ports = self.ports.iter().map(|(id, port)| UserspaceObject::Port(id.clone(), port.spec.clone()));
+                let ports =
+                    self.balancers.iter().map(|(id, port)| UserspaceObject::Port(id.clone(), port.spec.clone()));
                 let routes =
                     self.routes.iter().map(|((scope, at), id)| UserspaceObject::Route(*scope, *at, id.clone()));
                 let open = self.listeners.keys().filter(|door| !lost.contains(door));
@@ -390,11 +328,13 @@ impl Kernel<UserspaceObject> for RelayLayer {
                 Ok(()) => {}
                 // Whatever comes next needs descriptors or memory, too.
                 Err(Failure::Exhausted(error)) => {
+                    self.failing.report();
                     return Err(CommitFailure::unknown(CommitError::Resources(error)));
                 }
                 Err(Failure::Refused(error)) => refused.push((op, index, error)),
             }
         }
+        self.failing.report();
         if refused.is_empty() { Ok(()) } else { Err(CommitFailure::unknown(CommitError::Refused(refused))) }
     }
 
@@ -428,21 +368,6 @@ fn destination(at: FrontendAddr) -> Destination {
     }
 }
 
-/// The address of a socket for all addresses of the machine.
-pub(crate) const fn unspecified(family: Family) -> IpAddr {
-    match family {
-        Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    }
-}
-
-fn other(scope: Scope) -> Scope {
-    match scope {
-        Scope::Cluster => Scope::Local,
-        Scope::Local => Scope::Cluster,
-    }
-}
-
 fn no_port(id: &PortId) -> io::Error {
     io::Error::other(format!("the relay has no port {id}"))
 }
@@ -457,14 +382,6 @@ fn label(family: Family, door: &Door) -> String {
             debug_assert_eq!(id.protocol, Protocol::Udp, "TCP has gates");
             format!("{family}-udp-{name}")
         }
-    }
-}
-
-/// The beginning of the names of a family's listeners.
-pub(crate) const fn family_word(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "v4",
-        Family::V6 => "v6",
     }
 }
 

@@ -12,8 +12,9 @@ use ferry_ruleset::trace::{Data, End, Walk, World};
 
 use crate::compile::Relaying;
 use crate::doors::Doors;
-use crate::element::{Door, PortId, Userspace};
-use crate::object::{PortSpec, UserspaceObject};
+use crate::element::{Door, Userspace};
+use crate::object::UserspaceObject;
+use crate::port::{PortId, PortSpec};
 
 /// The first of the ports of imagined listeners: one that no frontend of a test has.
 const FIRST_PORT: u16 = 55_001;

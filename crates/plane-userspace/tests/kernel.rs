@@ -19,7 +19,8 @@ use ferry_kernel::nft::Socket;
 use ferry_model::{FrontendAddr, FrontendKind, Pool, Profile};
 use ferry_plane::{Delta, SyncEngine, UnitId};
 use ferry_plane_userspace::{
-    Config, Datagrams, Directory, Relay, SharedRelay, UserspaceCommitLock, UserspaceEngine, engine, names,
+    Config, Datagrams, Directory, ListenerNames, ListenerReports, Relay, SharedRelay, UserspaceCommitLock,
+    UserspaceEngine, engine, names,
 };
 
 fn inside(test: impl Fn(Family) + Send + Sync) {
@@ -40,8 +41,7 @@ fn relay_with(sockets: Vec<(String, OwnedFd)>, ports: RangeInclusive<u16>) -> Si
         inheritance: Arc::default(),
         ports,
         limit_per_port: usize::MAX,
-        next_listener: Arc::default(),
-        names: Arc::default(),
+        names: ListenerNames::default(),
         directory: Directory::default(),
         datagrams: Datagrams::default(),
     };
@@ -52,8 +52,13 @@ fn relay_with(sockets: Vec<(String, OwnedFd)>, ports: RangeInclusive<u16>) -> Si
     Site { shared }
 }
 
+/// Nobody receives them.
+fn no_reports() -> ListenerReports {
+    ListenerReports(Arc::new(|_| {}))
+}
+
 fn open(family: Family, site: &Site) -> UserspaceEngine {
-    let mut engine = engine(family, &UserspaceCommitLock::default(), &site.shared).unwrap();
+    let mut engine = engine(family, &UserspaceCommitLock::default(), &site.shared, no_reports()).unwrap();
     ferry_plane::Kernel::prepare(engine.kernel_mut()).unwrap();
     engine
 }

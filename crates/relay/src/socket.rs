@@ -129,6 +129,7 @@ fn bound(address: SocketAddr, reuse_port: bool, kind: Type) -> io::Result<Socket
     let socket = Socket::new(Domain::for_address(address), kind, None)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
+        system::accept_routed_address(&socket)?;
     }
     system::share_address(&socket, kind, reuse_port)?;
     socket.bind(&address.into())?;

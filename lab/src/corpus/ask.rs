@@ -249,6 +249,7 @@ fn limit(silent: bool) -> Duration {
 fn failure(error: &std::io::Error) -> Outcome {
     match error.kind() {
         ErrorKind::ConnectionRefused => Outcome::Refused,
+        ErrorKind::ConnectionReset => Outcome::Reset,
         _ => Outcome::Failed(error.to_string()),
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Scene<'a> {
     pub(super) servers: &'a BTreeSet<(Protocol, SocketAddr)>,
     /// connections to endpoints are the proxy's own
     pub(super) relays: bool,
+    /// the proxy itself listens at the addresses of Services: it accepts a connection before it refuses it
+    pub(super) listens: bool,
 }
 
 // === impl Scene ===
@@ -37,6 +39,7 @@ impl Scene<'_> {
                 self.judge_source(tried, answer, at, *snat).map(|()| Some(at))
             }
             (Verdict::Drop, Outcome::Timeout) | (Verdict::Reject, Outcome::Refused) => Ok(None),
+            (Verdict::Reject, Outcome::Reset) if self.listens => Ok(None),
             (Verdict::Pass, _) => self.judge_untouched(tried, outcome).map(|()| None),
             (Verdict::Forward(_), _) => Err("expected an answer of an endpoint"),
             (Verdict::Drop, _) => Err("expected no answer"),
@@ -71,7 +74,9 @@ impl Scene<'_> {
             Outcome::Refused if !served => Ok(()),
             // a raw socket takes in all SCTP, so the kernel refuses none
             Outcome::Timeout if !served && tried.ask.protocol == Protocol::Sctp => Ok(()),
-            Outcome::Refused | Outcome::Timeout | Outcome::Failed(_) => Err("expected the packet to pass untranslated"),
+            Outcome::Refused | Outcome::Reset | Outcome::Timeout | Outcome::Failed(_) => {
+                Err("expected the packet to pass untranslated")
+            }
         }
     }
 }

@@ -190,7 +190,11 @@ impl<'a> Corpus<'a> {
             fields
                 .insert("clientConnection".to_owned(), json!({"kubeconfig": file, "contentType": "application/json"}));
         }
-        Value::Object(fields).to_string()
+        let of_way = self.mode.way.map(|way| {
+            let kind = "apiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration";
+            format!("\n---\n{kind}\nuserspaceWay: {way}\n")
+        });
+        Value::Object(fields).to_string() + &of_way.unwrap_or_default()
     }
 
     /// Brings these objects into force, by a proxy with this configuration on a node with these addresses. True if it is a new

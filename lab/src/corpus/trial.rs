@@ -163,7 +163,8 @@ pub(super) fn try_all(terrain: &Terrain, decided: &Decided, addresses: &Addresse
         tries.iter().filter(|tried| wants_server(tried, addresses)).map(|tried| (tried.ask.protocol, tried.ask.to)),
     );
     let _running = start_servers(terrain, addresses, &servers);
-    let scene = Scene { addresses, servers: &servers, relays: mode.profile.relays() };
+    let (relays, listens) = (mode.profile.relays(), mode.profile.listens);
+    let scene = Scene { addresses, servers: &servers, relays, listens };
     let mut trial = Trial {
         terrain,
         scene,

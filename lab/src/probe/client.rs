@@ -168,6 +168,7 @@ impl Caller {
             Ok(text) => Answer::parse(&text),
             Err(error) => match error.kind() {
                 ErrorKind::ConnectionRefused => Outcome::Refused,
+                ErrorKind::ConnectionReset => Outcome::Reset,
                 ErrorKind::TimedOut | ErrorKind::WouldBlock => Outcome::Timeout,
                 _ => Outcome::Failed(error.to_string()),
             },

@@ -20,6 +20,8 @@ pub enum Outcome {
     Answered(Answer),
     /// refused by a TCP reset or an ICMP error
     Refused,
+    /// established, and reset without an answer
+    Reset,
     /// no answer within the time limit
     Timeout,
     /// any other error, with the system's message
@@ -65,7 +67,7 @@ impl Tally {
     pub fn answers(&self) -> impl Iterator<Item = &Answer> {
         self.0.iter().filter_map(|outcome| match outcome {
             Outcome::Answered(answer) => Some(answer),
-            Outcome::Refused | Outcome::Timeout | Outcome::Failed(_) => None,
+            Outcome::Refused | Outcome::Reset | Outcome::Timeout | Outcome::Failed(_) => None,
         })
     }
 
@@ -101,6 +103,7 @@ impl fmt::Display for Tally {
             let text = match outcome {
                 Outcome::Answered(answer) => format!("{} saw {}", answer.endpoint, answer.seen.ip()),
                 Outcome::Refused => "refused".to_owned(),
+                Outcome::Reset => "reset".to_owned(),
                 Outcome::Timeout => "timeout".to_owned(),
                 Outcome::Failed(why) => format!("failed: {why}"),
             };

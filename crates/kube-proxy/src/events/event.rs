@@ -144,6 +144,16 @@ impl Event {
         Self::new(Regarding::Node(node.into()), Level::Warning, "ProxyModeFallback", "StartKubeProxy", &note)
     }
 
+    /// The way in which traffic reaches this proxy in its mode; `errors`: what the preferred one lacks.
+    pub fn way_chosen(node: &str, mode: &str, way: &str, errors: Option<&str>) -> Self {
+        let (level, why) = match errors {
+            Some(errors) => (Level::Warning, format!(": {errors}")),
+            None => (Level::Normal, String::new()),
+        };
+        let note = format!("traffic reaches the proxy in mode {mode} by way {way}{why}");
+        Self::new(Regarding::Node(node.into()), level, "ProxyWay", "StartKubeProxy", &note)
+    }
+
     /// Services were served from a snapshot of this age while the API server didn't answer.
     pub fn served_from_snapshot(node: &str, confirmed: &str, seconds: u64) -> Self {
         let note = format!(

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use anyhow::anyhow;
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
-use ferry_model::Settings;
+use ferry_model::{Profile, Settings};
 use ferry_plane::{CommitError, SyncEngine};
 
-use super::{Engines, NoPlane, Opening, Plane, RuleDomain, Serving};
+use super::{Engines, NoPlane, Opening, Plane, RuleDomain, Serving, Way};
 use crate::metrics::mode::Register;
+use crate::platform;
 
 /// The modes that a start tries, in order: the configured one, then its fallbacks.
 #[derive(Clone, Debug)]
@@ -35,6 +36,10 @@ pub struct EffectiveMode {
     pub domains: &'static [RuleDomain],
     /// what serves connections in this process, if the mode does
     pub serving: Option<Arc<dyn Serving>>,
+    /// the way in which traffic reaches it, if the mode has several
+    pub way: Option<Way>,
+    /// its capabilities by this way
+    pub profile: Profile,
     /// the candidates before it
     pub failures: Failures,
 }
@@ -132,8 +137,11 @@ fn open(plane: Plane, opening: &Opening<'_>) -> Result<EffectiveMode, OpenError>
     let mode = plane.mode;
     let config = opening.config.in_mode(mode);
     let settings = Settings::from_config(&config, &opening.settings.node_name);
+    if plane.needs_net_admin {
+        platform::require_net_admin().map_err(OpenError::Lacking)?;
+    }
     let opened = plane.engines(&Opening { config: &config, settings: &settings, ..*opening });
-    let Engines { families, metrics, domains, serving } = opened.map_err(OpenError::Lacking)?;
+    let Engines { families, metrics, domains, serving, way } = opened.map_err(OpenError::Lacking)?;
     let (mut engines, mut failed) = (Vec::new(), Vec::new());
     for (family, opened) in families {
         match opened {
@@ -150,7 +158,9 @@ fn open(plane: Plane, opening: &Opening<'_>) -> Result<EffectiveMode, OpenError>
     for (family, error) in failed {
         tracing::error!(%family, mode, err = %error, "Family can't be served, keeping its rules of an earlier run");
     }
-    Ok(EffectiveMode { plane, config, settings, engines, metrics, domains, serving, failures: Failures::default() })
+    let failures = Failures::default();
+    let profile = way.as_ref().map_or(plane.profile, |way| way.profile);
+    Ok(EffectiveMode { plane, config, settings, engines, metrics, domains, serving, way, profile, failures })
 }
 
 fn is_temporary(error: &CommitError) -> bool {
@@ -176,7 +186,7 @@ mod tests {
         let v4 = v4.map(|()| -> Box<dyn SyncEngine> { Box::new(Holds(Vec::new())) });
         let v6 = Err(CommitError::Unusable(io::Error::other("no such table")));
         let families = vec![(Family::V4, v4), (Family::V6, v6)];
-        Engines { families, metrics: Box::new(NftablesMetrics::register), domains: &[], serving: None }
+        Engines { families, metrics: Box::new(NftablesMetrics::register), domains: &[], serving: None, way: None }
     }
 
     fn starts(_: &Opening<'_>) -> anyhow::Result<Engines> {

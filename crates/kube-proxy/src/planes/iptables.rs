@@ -30,6 +30,7 @@ pub(super) const PLANE: Plane = Plane {
     initialize,
     remove_leftovers,
     in_use: ferry_plane_iptables::in_use,
+    needs_net_admin: true,
 };
 
 /// The chains of upstream's mode ipvs that no other mode has, in both variants: its other chains can't go before them.
@@ -90,7 +91,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
             failed.fail(anyhow::Error::new(listen()).context("waiting for nf_tables notifications"));
         })?;
     }
-    Ok(Engines { families, metrics, domains, serving: None })
+    Ok(Engines { families, metrics, domains, serving: None, way: None })
 }
 
 /// Opens loopback to node ports, if they are served there.

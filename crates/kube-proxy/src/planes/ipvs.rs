@@ -34,6 +34,7 @@ pub(super) const PLANE: Plane = Plane {
     initialize: |_| Ok(()),
     remove_leftovers,
     in_use: retire::in_use,
+    needs_net_admin: true,
 };
 
 /// The virtual servers, and the addresses of the device.
@@ -73,7 +74,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         })?;
         forward.start(opening.threads, |waker| shared.commit_lock.take().wake_for_other_tables(waker))?;
     }
-    Ok(Engines { families, metrics: Box::new(IpvsMetrics::register), domains: OWN, serving: None })
+    Ok(Engines { families, metrics: Box::new(IpvsMetrics::register), domains: OWN, serving: None, way: None })
 }
 
 /// The configured scheduler; blank is `rr`, as upstream's default.

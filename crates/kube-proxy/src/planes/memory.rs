@@ -26,6 +26,7 @@ pub(super) const PLANE: Plane = Plane {
     initialize: |_| Ok(()),
     remove_leftovers: |_| Ok(Leftovers::None),
     in_use: |_| Ok(false),
+    needs_net_admin: false,
 };
 
 /// The units of one family.
@@ -46,6 +47,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         metrics: Box::new(|_: &Registry| Ok(Box::new(NoMetrics))),
         domains: &[],
         serving: None,
+        way: None,
     })
 }
 

@@ -26,6 +26,7 @@ pub(super) const PLANE: Plane = Plane {
     initialize: |_| Ok(()),
     remove_leftovers,
     in_use: ferry_plane_nftables::in_use,
+    needs_net_admin: true,
 };
 
 /// The table of each family. That of mode ipvs has the same name, and replaces it.
@@ -50,7 +51,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         })?;
         forward.start(opening.threads, move |waker| changes.take().wake_for_other_tables(waker))?;
     }
-    Ok(Engines { families, metrics: Box::new(NftablesMetrics::register), domains: DOMAINS, serving: None })
+    Ok(Engines { families, metrics: Box::new(NftablesMetrics::register), domains: DOMAINS, serving: None, way: None })
 }
 
 fn engine(family: Family, commit_lock: &NftablesCommitLock) -> Result<NftablesEngine, CommitError> {

@@ -360,7 +360,10 @@ proptest! {
                     // A mode that refuses by hooks lets pass what traverses none of those; see `decide/tests.rs`.
                     Verdict::Pass if profile.refuses_by_hook => {}
                     Verdict::Pass => {
-                        let passes = packet.source_local && !profile.rejects_host_to_external;
+                        let is_of_interface = contexts.of(family).local_addresses.contains(&packet.destination);
+                        let passes = packet.source_local && !profile.rejects_host_to_external
+                            // Without a listener the machine answers as for any port of its own.
+                            || profile.listens && is_of_interface;
                         prop_assert!(!is_ours(vip) || passes, "{:?}", packet);
                     }
                 }

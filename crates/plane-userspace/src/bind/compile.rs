@@ -12,8 +12,7 @@ use ferry_plane::{Compile, Unit};
 
 use super::hint::{self, Hint};
 use super::object::{BindKey, BindObject, ByOrigin, Origins, Place, Serves};
-use crate::element::PortId;
-use crate::object::PortSpec;
+use crate::port::{PortId, PortSpec};
 
 /// The pure half of the way `bind`, of one family.
 #[derive(Clone, Copy, Debug)]

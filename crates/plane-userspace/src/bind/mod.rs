@@ -4,11 +4,14 @@
 //! 1. [`Binding`] (`compile.rs`) compiles a unit into objects (`object.rs`): service ports, addresses, listeners.
 //! 2. Two layers commit them: `addresses.rs` below `listeners.rs`, so that an address is there before a listener serves it.
 //!
-//! `origin.rs` tells by its address where a client is. `trace.rs` simulates the objects on a packet, `render.rs` prints them, `hint.rs`
+//! `kernel.rs` puts the layers together. `origin.rs` tells by its address where a client is. `trace.rs` simulates the objects on a packet, `render.rs` prints them, `hint.rs`
 //! narrows down the units that may want a key.
 
+mod addresses;
 mod compile;
 mod hint;
+mod kernel;
+mod listeners;
 pub mod object;
 mod origin;
 #[cfg(feature = "testing")]
@@ -16,6 +19,8 @@ mod refers;
 pub mod render;
 mod trace;
 
+pub use addresses::retire;
 pub use compile::Binding;
+pub use kernel::{BindEngine, engine};
 pub use object::{BindKey, BindObject};
 pub use trace::Tracer;

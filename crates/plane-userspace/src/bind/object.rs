@@ -9,8 +9,7 @@ use ferry_api::object::{IpNet, Protocol};
 use ferry_model::{FrontendAddr, Scope};
 use ferry_plane::{Object, Served};
 
-use crate::element::{PortId, scope_word};
-use crate::object::PortSpec;
+use crate::port::{PortId, PortSpec, scope_word};
 
 /// One object that this way owns, in the kernel or in the relay.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,10 +1,35 @@
-//! Tells by its address where a client is, as a detector by range does.
+//! Tells by its address where a client is, as a detector by range does, and chooses among the endpoints that such a client is led to.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
 use ferry_model::Scope;
+use ferry_relay::{Balancer, Choice, Choose, Endpoint};
 
 use super::object::{ByOrigin, Origins};
+
+/// The places of clients, for one family's listeners.
+#[derive(Debug, Default)]
+pub(super) struct Whereabouts(RwLock<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    origins: Origins,
+    /// the addresses at which listeners are, with their number. The kernel takes the address of a Service as the source of the node's own
+    /// connections to it
+    listening: HashMap<IpAddr, usize>,
+}
+
+/// The choice of one port of the relay: among the endpoints of a scope, which depends on where the client is.
+#[derive(Debug)]
+pub(super) struct ChooseByOrigin {
+    whereabouts: Arc<Whereabouts>,
+    scopes: ByOrigin,
+    cluster: Option<Arc<Balancer>>,
+    local: Option<Arc<Balancer>>,
+}
 
 // === impl Origins ===
 
@@ -18,5 +43,130 @@ impl Origins {
         } else {
             scopes.other
         }
+    }
+}
+
+// === impl Whereabouts ===
+
+impl Whereabouts {
+    pub(super) fn replace(&self, origins: Origins) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).origins = origins;
+    }
+
+    pub(super) fn origins(&self) -> Origins {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).origins.clone()
+    }
+
+    /// Notes a listener at this address.
+    pub(super) fn enter(&self, address: IpAddr) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner).listening.entry(address).or_default() += 1;
+    }
+
+    /// Forgets a listener at this address.
+    pub(super) fn leave(&self, address: IpAddr) {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(number) = known.listening.get_mut(&address) {
+            *number -= 1;
+            if *number == 0 {
+                known.listening.remove(&address);
+            }
+        }
+    }
+
+    fn scope(&self, scopes: ByOrigin, client: IpAddr) -> Option<Scope> {
+        let Known { origins, listening } = &*self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let is_local = origins.local.binary_search(&client).is_ok() || listening.contains_key(&client);
+        origins.scope(scopes, client, is_local)
+    }
+}
+
+// === impl ChooseByOrigin ===
+
+impl ChooseByOrigin {
+    /// With the balancer of each scope that some client is led to.
+    pub(super) fn new(
+        whereabouts: Arc<Whereabouts>,
+        scopes: ByOrigin,
+        balancer: impl Fn(Scope) -> Option<Arc<Balancer>>,
+    ) -> Self {
+        Self { whereabouts, scopes, cluster: balancer(Scope::Cluster), local: balancer(Scope::Local) }
+    }
+
+    fn balancer(&self, client: IpAddr) -> Option<&Arc<Balancer>> {
+        match self.whereabouts.scope(self.scopes, client)? {
+            Scope::Cluster => self.cluster.as_ref(),
+            Scope::Local => self.local.as_ref(),
+        }
+    }
+}
+
+impl Choose for ChooseByOrigin {
+    fn choose(&self, client: IpAddr, now: Instant) -> Choice {
+        self.balancer(client).map(|balancer| balancer.choose(client, now)).unwrap_or_default()
+    }
+
+    /// Those of both scopes: one may occur twice.
+    fn endpoints(&self) -> Arc<[Arc<Endpoint>]> {
+        self.cluster.iter().chain(&self.local).flat_map(|balancer| balancer.endpoints().to_vec()).collect()
+    }
+
+    fn connected(&self, client: IpAddr, endpoint: &Arc<Endpoint>, now: Instant) {
+        if let Some(balancer) = self.balancer(client) {
+            balancer.connected(client, endpoint, now);
+        }
+    }
+
+    fn failed(&self, client: IpAddr, endpoint: &Arc<Endpoint>, now: Instant) {
+        if let Some(balancer) = self.balancer(client) {
+            balancer.failed(client, endpoint, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_client_is_led_by_its_place() {
+        let whereabouts = Arc::new(Whereabouts::default());
+        let local = [address("192.0.2.10")].into();
+        whereabouts.replace(Origins { local, pods: Some("10.244.1.0/24".parse().unwrap()) });
+        let balancer = |port| {
+            let balancer = Balancer::new(None, Duration::ZERO);
+            balancer.replace(&[([10, 244, 2, 2], port).into()]);
+            Some(Arc::new(balancer))
+        };
+        let scopes = ByOrigin { pod: Some(Scope::Local), host: Some(Scope::Cluster), other: None };
+        let (cluster, local) = (balancer(1), balancer(2));
+        let choose = ChooseByOrigin::new(Arc::clone(&whereabouts), scopes, |scope| match scope {
+            Scope::Cluster => cluster.clone(),
+            Scope::Local => local.clone(),
+        });
+        let port = |client: &str| {
+            let choice = choose.choose(address(client), Instant::now());
+            choice.endpoints().next().map(|endpoint| endpoint.address().port())
+        };
+        assert_eq!(port("10.244.1.7"), Some(2), "a pod of this node");
+        assert_eq!(port("192.0.2.10"), Some(1), "this node");
+        assert_eq!(port("192.0.2.11"), None, "another machine");
+        // The node dials a Service, and has its address as the source.
+        for is_there in [true, true, false] {
+            let vip = address("10.96.0.10");
+            if is_there {
+                whereabouts.enter(vip)
+            } else {
+                whereabouts.leave(vip)
+            }
+            assert_eq!(port("10.96.0.10"), Some(1));
+        }
+        whereabouts.leave(address("10.96.0.10"));
+        assert_eq!(port("10.96.0.10"), None);
     }
 }

@@ -9,8 +9,7 @@ use ferry_plane::Trace;
 
 use super::compile::Binding;
 use super::object::{BindObject, Origins, Place, Serves};
-use crate::element::PortId;
-use crate::object::PortSpec;
+use crate::port::{PortId, PortSpec};
 
 /// Traces many packets through the same objects.
 #[derive(Debug)]

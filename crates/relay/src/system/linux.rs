@@ -139,6 +139,12 @@ pub(crate) fn set_keepalive(socket: &Socket, keepalive: Keepalive) -> io::Result
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(probes))
 }
 
+/// Before an IPv6 listener is bound: accepts an address that a route of type `local` has made the machine's. For IPv4 the kernel looks at
+/// routes, for IPv6 at interfaces (`ip(7)`, `IPV6_FREEBIND` of `ipv6(7)`).
+pub(crate) fn accept_routed_address(socket: &Socket) -> io::Result<()> {
+    socket.set_freebind_v6(true)
+}
+
 /// Before a listener is bound: with which sockets it shares its address.
 pub(crate) fn share_address(socket: &Socket, kind: Type, reuse_port: bool) -> io::Result<()> {
     if kind == Type::STREAM {

@@ -187,6 +187,11 @@ pub(crate) fn set_keepalive(socket: &Socket, keepalive: Keepalive) -> io::Result
     }
 }
 
+/// Before an IPv6 listener is bound. Windows has addresses on interfaces only.
+pub(crate) fn accept_routed_address(_: &Socket) -> io::Result<()> {
+    Ok(())
+}
+
 /// Before a listener is bound: two sockets never share an address. `SO_REUSEADDR` would permit that to any program here, and
 /// connections in TIME_WAIT keep no address from a listener.
 pub(crate) fn share_address(_socket: &Socket, _kind: Type, reuse_port: bool) -> io::Result<()> {

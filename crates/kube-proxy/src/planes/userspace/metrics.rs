@@ -56,6 +56,7 @@ const PORT_REASON: &[&str] = &["ip_family", "namespace", "service", "port", "pro
 const PORT_DIRECTION: &[&str] = &["ip_family", "namespace", "service", "port", "protocol", "direction"];
 const ENDPOINT: &[&str] = &["ip_family", "namespace", "service", "port", "protocol", "endpoint"];
 
+const WAY: Row = row("kubeproxy_userspace_way", Gauge, &["way"], "1 for the way in which traffic reaches the proxy");
 const CONNECTIONS: Row = row(
     "kubeproxy_userspace_connections_total",
     Counter,
@@ -166,6 +167,7 @@ const OF_ALL: &[TotalSeries] = &[
 /// Every metric of mode userspace.
 pub(super) const USERSPACE_TABLE: &[Row] = &[
     FAILURES,
+    WAY,
     CONNECTIONS,
     OPEN,
     PORT_FAILURES,
@@ -214,7 +216,12 @@ impl UserspaceMetrics {
     ///
     /// # Errors
     /// If the table contradicts itself.
-    pub(super) fn register(readings: Readings, registry: &Registry) -> Result<Box<dyn ModeMetrics>, prometheus::Error> {
+    pub(super) fn register(
+        readings: Readings,
+        way: &str,
+        registry: &Registry,
+    ) -> Result<Box<dyn ModeMetrics>, prometheus::Error> {
+        WAY.gauges(registry)?.with_label_values(&[way]).set(1);
         let of_port = OF_PORT.iter().map(|series| Ok((series, Series::register(&series.row, registry)?)));
         let of_endpoint = OF_ENDPOINT.iter().map(|series| Ok((series, Series::register(&series.row, registry)?)));
         let of_all = OF_ALL.iter().map(|series| Ok((series, series.row.counters(registry)?)));

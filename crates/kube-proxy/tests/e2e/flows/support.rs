@@ -75,7 +75,7 @@ impl<'a> Asker<'a> {
     pub(crate) fn endpoint(&self) -> Option<String> {
         match self.ask() {
             Outcome::Answered(answer) => Some(answer.endpoint),
-            Outcome::Refused | Outcome::Timeout | Outcome::Failed(_) => None,
+            Outcome::Refused | Outcome::Reset | Outcome::Timeout | Outcome::Failed(_) => None,
         }
     }
 

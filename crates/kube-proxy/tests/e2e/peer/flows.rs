@@ -24,7 +24,7 @@ impl Talker<'_> {
     fn endpoint(&self) -> Option<String> {
         match self.client.ask(Protocol::Udp, self.to, 1).0.remove(0) {
             Outcome::Answered(answer) => Some(answer.endpoint),
-            Outcome::Refused | Outcome::Timeout | Outcome::Failed(_) => None,
+            Outcome::Refused | Outcome::Reset | Outcome::Timeout | Outcome::Failed(_) => None,
         }
     }
 

@@ -1,0 +1,66 @@
+//! The way `bind`: the relay listens at the addresses of Services, which are made this machine's, without netfilter.
+
+use std::io;
+
+use ferry_api::config::MODE_USERSPACE;
+use ferry_api::object::Family;
+use ferry_model::Profile;
+use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
+use ferry_plane_userspace::{bind, is_gate};
+
+use super::Tried;
+use super::serving;
+use crate::planes::{Opened, Opening, RetireError, Retirement, RuleDomain};
+use crate::platform;
+use crate::threads::STACK_BYTES;
+
+/// The local routes of this way.
+pub(super) const ROUTES: RuleDomain =
+    RuleDomain { mode: MODE_USERSPACE, name: "local routes to Services", retire: retire_routes };
+const OWN: &[RuleDomain] = &[ROUTES];
+
+/// Opens the engines, and starts their threads if one can be used.
+pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
+    let binds = platform::require_net_admin().is_ok();
+    if !binds {
+        tracing::warn!(
+            "Without the capability CAP_NET_ADMIN addresses of Services can't be made this machine's: only node ports, and addresses that \
+             interfaces have, are served"
+        );
+    }
+    let (shared, workers) = serving::relay(opening, None)?;
+    let mut listeners = Vec::new();
+    let mut open = |family| -> Result<Box<dyn SyncEngine>, CommitError> {
+        let reports = serving::listener_reports(opening, family);
+        let (mut engine, listener) = bind::engine(family, binds, &shared, reports).map_err(CommitError::Unusable)?;
+        engine.kernel_mut().prepare()?;
+        listeners.push((family, listener));
+        Ok(Box::new(engine))
+    };
+    let families: Vec<Opened> = opening.families.iter().map(|family| (*family, open(*family))).collect();
+    for (family, listen) in listeners {
+        let failed = opening.threads.clone();
+        opening.threads.spawn(thread_name(family), STACK_BYTES, move || {
+            failed.fail(anyhow::Error::new(listen()).context("waiting for notifications of routes"));
+        })?;
+    }
+    if families.iter().any(|(_, opened)| opened.is_ok()) {
+        serving::start(workers, opening.threads)?;
+        shared.inheritance.add(opening.sockets.take_where(|name| !is_gate(name)));
+    }
+    Ok(Tried { families, shared, domains: OWN, profile: Profile::USERSPACE_BIND })
+}
+
+/// The name of the thread that waits for foreign changes of a family's routes.
+const fn thread_name(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "routes-v4",
+        Family::V6 => "routes-v6",
+    }
+}
+
+fn retire_routes(family: Family, _: Retirement<'_>, _: &mut Vec<Served>) -> Result<usize, RetireError> {
+    bind::retire(family).map_err(|error: io::Error| {
+        RetireError::Failed(anyhow::Error::new(error).context("removing local routes of mode userspace"))
+    })
+}

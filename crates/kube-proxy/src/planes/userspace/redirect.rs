@@ -1,0 +1,46 @@
+//! The way `redirect`: a table of each family leads connections to listeners of the relay.
+
+use ferry_model::Profile;
+use ferry_plane::{CommitError, Kernel as _, SyncEngine};
+use ferry_plane_userspace::{SharedRelay, UserspaceCommitLock, is_gate};
+
+use super::Tried;
+use super::serving;
+use crate::planes::nftables::TABLE;
+use crate::planes::{LISTENER, Opened, Opening, RuleDomain};
+use crate::platform;
+use crate::threads::STACK_BYTES;
+
+/// The table replaces that of mode nftables.
+const OWN: &[RuleDomain] = &[TABLE];
+
+/// Opens the engines, and starts their threads if one can be used.
+pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
+    platform::require_net_admin()?;
+    let mark = 1 << opening.config.effective().masquerade_bit;
+    let (shared, workers) = serving::relay(opening, Some(mark))?;
+    let commit_lock = UserspaceCommitLock::default();
+    let open = |family| -> Result<Box<dyn SyncEngine>, CommitError> {
+        let reports = serving::listener_reports(opening, family);
+        let engine = ferry_plane_userspace::engine(family, &commit_lock, &shared, reports);
+        let mut engine = engine.map_err(CommitError::Unusable)?;
+        // What the kernel lacks is reported at the start.
+        engine.kernel_mut().prepare()?;
+        Ok(Box::new(engine))
+    };
+    let families: Vec<Opened> = opening.families.iter().map(|family| (*family, open(*family))).collect();
+    if families.iter().any(|(_, opened)| opened.is_ok()) {
+        let (listen, failed) = (ferry_plane_userspace::listener(commit_lock)?, opening.threads.clone());
+        opening.threads.spawn(LISTENER, STACK_BYTES, move || {
+            failed.fail(anyhow::Error::new(listen()).context("waiting for nf_tables notifications"));
+        })?;
+        serving::start(workers, opening.threads)?;
+        inherit(opening, &shared);
+    }
+    Ok(Tried { families, shared, domains: OWN, profile: Profile::USERSPACE })
+}
+
+/// Takes the sockets of this way. A mode or way that can't start leaves them to the one that does, which passes on what waits there.
+fn inherit(opening: &Opening<'_>, shared: &SharedRelay) {
+    shared.inheritance.add(opening.sockets.take_where(is_gate));
+}

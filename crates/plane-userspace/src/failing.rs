@@ -1,0 +1,97 @@
+//! Listeners that are not open: reported once until they change.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Failing listeners that a report names; it counts the others.
+const NAMED: usize = 3;
+
+/// The receiver of the reports about one family: the listeners that are not open, as a text for operators; `None` once all are.
+#[derive(Clone)]
+pub struct ListenerReports(pub Arc<Report>);
+
+/// See [`ListenerReports`].
+pub type Report = dyn Fn(Option<&str>) + Send + Sync;
+
+/// The listeners of one family that are not open, with their errors.
+#[derive(Debug)]
+pub(crate) struct FailingListeners<K> {
+    reports: ListenerReports,
+    failing: BTreeMap<K, String>,
+    /// the last report
+    reported: Option<String>,
+}
+
+// === impl ListenerReports ===
+
+impl fmt::Debug for ListenerReports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListenerReports").finish_non_exhaustive()
+    }
+}
+
+// === impl FailingListeners ===
+
+impl<K: Ord> FailingListeners<K> {
+    pub(crate) fn new(reports: ListenerReports) -> Self {
+        Self { reports, failing: BTreeMap::new(), reported: None }
+    }
+
+    /// Notes that a listener is not open. The error names its address.
+    pub(crate) fn insert(&mut self, listener: K, error: String) {
+        self.failing.insert(listener, error);
+    }
+
+    /// Notes that a listener is open, or gone.
+    pub(crate) fn remove(&mut self, listener: &K) {
+        self.failing.remove(listener);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.failing.is_empty()
+    }
+
+    /// Reports what has changed since the last report.
+    pub(crate) fn report(&mut self) {
+        let text = self.text();
+        if text != self.reported {
+            (self.reports.0)(text.as_deref());
+            self.reported = text;
+        }
+    }
+
+    fn text(&self) -> Option<String> {
+        let named: Vec<&str> = self.failing.values().take(NAMED).map(String::as_str).collect();
+        let others = self.failing.len().saturating_sub(NAMED);
+        let others = if others == 0 { String::new() } else { format!("; and {others} more") };
+        (!named.is_empty())
+            .then(|| format!("a port of a Service has no listener, which is tried again: {}{others}", named.join("; ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn a_report_names_three_and_is_made_once() {
+        let made = Arc::new(Mutex::new(Vec::new()));
+        let reports = Arc::clone(&made);
+        let reports = move |text: Option<&str>| reports.lock().unwrap().push(text.map(str::to_owned));
+        let mut failing = FailingListeners::new(ListenerReports(Arc::new(reports)));
+        failing.report();
+        for number in 0..5 {
+            failing.insert(number, format!("{number} is taken"));
+        }
+        failing.report();
+        failing.report();
+        (0..5).for_each(|number| failing.remove(&number));
+        failing.report();
+        let expected =
+            "a port of a Service has no listener, which is tried again: 0 is taken; 1 is taken; 2 is taken; and 2 more";
+        assert_eq!(*made.lock().unwrap(), [Some(expected.to_owned()), None]);
+    }
+}

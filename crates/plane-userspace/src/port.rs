@@ -1,0 +1,72 @@
+//! Service ports: their identity, and the facts about them that the relay needs.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use ferry_api::object::{ObjectName, Protocol};
+use ferry_model::{Endpoint, Scope};
+
+/// The scopes of endpoints.
+pub(crate) const SCOPES: [Scope; 2] = [Scope::Cluster, Scope::Local];
+
+/// Identifies a service port in one family, as it is served with endpoints of one scope.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortId {
+    /// the Service
+    pub service: ObjectName,
+    /// the port's name; empty when unnamed
+    pub name: Arc<str>,
+    /// its protocol
+    pub protocol: Protocol,
+    /// the scope of its endpoints
+    pub scope: Scope,
+}
+
+/// The facts about a service port that the relay needs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PortSpec {
+    /// the timeout of session affinity by client address, in seconds
+    pub affinity_seconds: Option<NonZeroU32>,
+    /// the endpoints
+    pub pool: Arc<[Endpoint]>,
+}
+
+// === impl PortId ===
+
+impl fmt::Display for PortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { service, name, protocol, scope } = self;
+        let colon = if name.is_empty() { "" } else { ":" };
+        write!(f, "{service}{colon}{name}/{}/{}", protocol.lower(), scope_word(*scope))
+    }
+}
+
+/// The word for a scope in names.
+pub(crate) const fn scope_word(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Cluster => "cluster",
+        Scope::Local => "local",
+    }
+}
+
+/// The other scope of a service port.
+pub(crate) const fn other(scope: Scope) -> Scope {
+    match scope {
+        Scope::Cluster => Scope::Local,
+        Scope::Local => Scope::Cluster,
+    }
+}
+
+// === impl PortSpec ===
+
+impl fmt::Display for PortSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(seconds) = self.affinity_seconds {
+            write!(f, " affinity {seconds}s")?;
+        }
+        let address = |endpoint: &Endpoint| SocketAddr::new(endpoint.address, endpoint.port);
+        self.pool.iter().try_for_each(|endpoint| write!(f, " {}", address(endpoint)))
+    }
+}
