@@ -6,8 +6,9 @@
 //!   objects, transactions, notifications), [`conntrack`] (dumps and deletions of entries), [`nfacct`] (counters of `iptables`
 //!   rules), [`ipset`] (lists and deletions of sets), [`ipvs`] (virtual servers and destinations, in batches), [`link`] (interfaces
 //!   and addresses) and [`dummy`] (the device of kind dummy that holds service addresses: its addresses in batches, and
-//!   notifications of its changes).
+//!   notifications of its changes). [`route`] adds routes of type `local`, lists them, and receives notifications of their changes.
 //! - [`iptables`] runs the tools as child processes, prints and parses rules, and takes the xtables lock.
+//! - [`connections`] lists the local addresses of open TCP connections.
 //! - [`datagram`] receives and sends datagrams in batches, with their local addresses.
 //! - [`forward`] reads what any table's chains in the hook `forward` do with packets of connections.
 //! - [`sysctl`], [`module`] (whether a kernel module is loaded, loadable or absent), [`netns`], [`capability`], [`clock`]
@@ -25,6 +26,8 @@ pub mod capability;
 pub mod children;
 #[cfg(target_os = "linux")]
 pub mod clock;
+#[cfg(target_os = "linux")]
+pub mod connections;
 #[cfg(target_os = "linux")]
 pub mod conntrack;
 #[cfg(target_os = "linux")]

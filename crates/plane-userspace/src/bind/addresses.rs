@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_kernel::errno::{self, ErrorClass};
-use ferry_kernel::netlink;
 use ferry_kernel::route::{LocalRoute, LocalRoutes, RouteMonitor};
+use ferry_kernel::{connections, netlink};
 use ferry_plane::layered::Layer;
 use ferry_plane::{Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Op, Refusal};
 use ferry_ruleset::failure::of_io;
@@ -201,17 +201,24 @@ impl Kernel<BindObject> for AddressLayer {
     }
 }
 
-/// Removes all routes of this program; returns their number.
+/// Removes all routes of this program; returns their number. `spares_connections`: nothing is removed, and `None` returned, as long as a
+/// connection needs one, such as those that have waited for the process before.
 ///
 /// # Errors
 /// The system's error.
-pub fn retire(family: Family) -> io::Result<usize> {
+pub fn retire(family: Family, spares_connections: bool) -> io::Result<Option<usize>> {
     let mut routes = LocalRoutes::open()?;
     let ours: Vec<IpAddr> =
         routes.list(family)?.into_iter().filter(LocalRoute::is_ours).map(|route| route.address).collect();
+    if spares_connections && !ours.is_empty() {
+        let used = connections::local_addresses(family)?;
+        if ours.iter().any(|address| used.contains(address)) {
+            return Ok(None);
+        }
+    }
     match routes.remove(&ours)?.into_iter().next() {
         Some((_, error)) => Err(error),
-        None => Ok(ours.len()),
+        None => Ok(Some(ours.len())),
     }
 }
 

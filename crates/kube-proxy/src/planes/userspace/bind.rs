@@ -1,7 +1,6 @@
 //! The way `bind`: the relay listens at the addresses of Services, which are made this machine's, without netfilter.
 
-use std::io;
-
+use anyhow::anyhow;
 use ferry_api::config::MODE_USERSPACE;
 use ferry_api::object::Family;
 use ferry_model::Profile;
@@ -10,7 +9,7 @@ use ferry_plane_userspace::{bind, is_gate};
 
 use super::Tried;
 use super::serving;
-use crate::planes::{Opened, Opening, RetireError, Retirement, RuleDomain};
+use crate::planes::{Established, Opened, Opening, RetireError, Retirement, RuleDomain};
 use crate::platform;
 use crate::threads::STACK_BYTES;
 
@@ -59,8 +58,12 @@ const fn thread_name(family: Family) -> &'static str {
     }
 }
 
-fn retire_routes(family: Family, _: Retirement<'_>, _: &mut Vec<Served>) -> Result<usize, RetireError> {
-    bind::retire(family).map_err(|error: io::Error| {
-        RetireError::Failed(anyhow::Error::new(error).context("removing local routes of mode userspace"))
-    })
+fn retire_routes(family: Family, retirement: Retirement<'_>, _: &mut Vec<Served>) -> Result<usize, RetireError> {
+    match bind::retire(family, retirement.established == Established::Spared) {
+        Ok(Some(routes)) => Ok(routes),
+        Ok(None) => Err(RetireError::Waits(anyhow!("connections to addresses of Services are open"))),
+        Err(error) => {
+            Err(RetireError::Failed(anyhow::Error::new(error).context("removing local routes of mode userspace")))
+        }
+    }
 }

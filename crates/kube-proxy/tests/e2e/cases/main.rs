@@ -13,6 +13,7 @@
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -115,6 +116,23 @@ every_mode! {
     nftables: Mode::NFTABLES,
     userspace: Mode::USERSPACE,
     userspace_bind: Mode::USERSPACE_BIND,
+}
+
+/// The way without netfilter works where a process has no rights but those over a network namespace of its own.
+#[test]
+fn in_an_unprivileged_user_namespace_way_bind_meets_what_each_case_wants() {
+    let output = Command::new("setpriv")
+        // Without CAP_SETFCAP nobody may map user 0 (user_namespaces(7)).
+        .args(["--bounding-set=-all,+setfcap", "--inh-caps=-all,+setfcap", "--no-new-privs", "--"])
+        .args(["unshare", "--user", "--map-root-user", "--net", "--"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", "userspace_bind::real_connections_meet_what_each_case_wants"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    print!("{text}");
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 passed"), "{text}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Mode userspace: changes of mode and configuration under connections, established connections, endpoints that fail, what reaches a
 //! listener directly, and upstream's chains.
 
+mod bind;
+
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -46,11 +48,17 @@ fn hammers(lab: &Lab) -> Vec<Hammer> {
     Family::ALL.into_iter().flat_map(of).collect()
 }
 
+/// Each connection was answered. Those that were not are shown with the time at which they ended, since the first connection of all.
 fn assert_unharmed(what: &str, hammers: Vec<Hammer>) {
-    let outcomes: Vec<_> = hammers.into_iter().flat_map(Hammer::stop).collect();
-    let failed: Vec<_> = outcomes.iter().filter(|(_, outcome)| !matches!(outcome, Outcome::Answered(_))).collect();
-    println!("{what}: {} connections, {} failed", outcomes.len(), failed.len());
-    assert!(outcomes.len() > 100 && failed.is_empty(), "{failed:?}");
+    let of_hammers: Vec<_> = hammers.into_iter().map(Hammer::stop).collect();
+    let outcomes =
+        || of_hammers.iter().enumerate().flat_map(|(hammer, outcomes)| outcomes.iter().map(move |o| (hammer, o)));
+    let begun = outcomes().map(|(_, (at, _))| *at).min();
+    let failed = outcomes().filter(|(_, (_, outcome))| !matches!(outcome, Outcome::Answered(_)));
+    let failed: Vec<_> =
+        failed.map(|(hammer, (at, outcome))| (hammer, begun.map(|begun| *at - begun), outcome)).collect();
+    println!("{what}: {} connections, {} failed", outcomes().count(), failed.len());
+    assert!(outcomes().count() > 100 && failed.is_empty(), "{failed:?}");
 }
 
 /// A service whose endpoints hold connections.
