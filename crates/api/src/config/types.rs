@@ -262,7 +262,7 @@ pub struct FerryConfiguration {
 /// The settings of mode userspace, each a field of the FerryConfiguration that begins with `userspace`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Userspace {
-    /// userspaceWay: [`WAY_REDIRECT`] or [`WAY_BIND`]; empty, the default, means [`WAY_REDIRECT`]
+    /// userspaceWay: [`WAY_REDIRECT`] or [`WAY_BIND`]; empty, the default: the first of them that can be used
     pub way: String,
     /// userspaceUDPTimeout: time without a datagram either way after which a client's association ends
     pub udp_timeout: GoDuration,

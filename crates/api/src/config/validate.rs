@@ -264,7 +264,7 @@ impl KubeProxyConfiguration {
         let userspace = &self.ferry.userspace;
         let way = userspace.way.as_str();
         if !["", WAY_REDIRECT, WAY_BIND].contains(&way) {
-            let why = "must be redirect, bind or empty (empty means redirect)";
+            let why = "must be redirect, bind or empty (empty: redirect, or bind where that can't be used)";
             found.invalid_text("FerryConfiguration.userspaceWay", way, why);
         }
         let durations = [

@@ -157,7 +157,7 @@ fn values_are_checked() {
         ("userspaceWay: redirect\nuserspaceTerminationGracePeriod: 0s\nuserspaceDrainTimeout: 0s", ""),
         (
             "userspaceWay: magic",
-            "userspaceWay: Invalid value: \"magic\": must be redirect, bind or empty (empty means redirect)",
+            "userspaceWay: Invalid value: \"magic\": must be redirect, bind or empty (empty: redirect, or bind where that can't be used)",
         ),
         (
             "userspaceUDPTimeout: 0s",
