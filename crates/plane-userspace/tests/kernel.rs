@@ -18,10 +18,8 @@ use ferry_kernel::netns::Namespace;
 use ferry_kernel::nft::Socket;
 use ferry_model::{FrontendAddr, FrontendKind, Pool, Profile};
 use ferry_plane::{Delta, SyncEngine, UnitId};
-use ferry_plane_userspace::{
-    Config, Datagrams, Directory, ListenerNames, ListenerReports, Relay, SharedRelay, UserspaceCommitLock,
-    UserspaceEngine, engine, names,
-};
+use ferry_plane_userspace::redirect::{UserspaceCommitLock, UserspaceEngine, engine, names};
+use ferry_plane_userspace::{Config, Datagrams, Directory, ListenerNames, ListenerReports, Relay, SharedRelay};
 
 fn inside(test: impl Fn(Family) + Send + Sync) {
     for family in Family::ALL {

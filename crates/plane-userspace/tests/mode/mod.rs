@@ -3,7 +3,7 @@
 use ferry_api::object::Family;
 use ferry_conformance::Mode;
 use ferry_model::{Packet, Verdict};
-use ferry_plane_userspace::{Relaying, Tracer, UserspaceKey, UserspaceObject, render};
+use ferry_plane_userspace::redirect::{Relaying, Tracer, UserspaceKey, UserspaceObject, render};
 use ferry_ruleset::table::TableKey;
 
 pub(crate) enum ThisMode {}

@@ -2,7 +2,8 @@
 
 use ferry_model::Profile;
 use ferry_plane::{CommitError, Kernel as _, SyncEngine};
-use ferry_plane_userspace::{SharedRelay, UserspaceCommitLock, is_gate};
+use ferry_plane_userspace::redirect::{self, UserspaceCommitLock};
+use ferry_plane_userspace::{SharedRelay, is_gate};
 
 use super::Tried;
 use super::serving;
@@ -22,7 +23,7 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
     let commit_lock = UserspaceCommitLock::default();
     let open = |family| -> Result<Box<dyn SyncEngine>, CommitError> {
         let reports = serving::listener_reports(opening, family);
-        let engine = ferry_plane_userspace::engine(family, &commit_lock, &shared, reports);
+        let engine = redirect::engine(family, &commit_lock, &shared, reports);
         let mut engine = engine.map_err(CommitError::Unusable)?;
         // What the kernel lacks is reported at the start.
         engine.kernel_mut().prepare()?;
@@ -30,7 +31,7 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
     };
     let families: Vec<Opened> = opening.families.iter().map(|family| (*family, open(*family))).collect();
     if families.iter().any(|(_, opened)| opened.is_ok()) {
-        let (listen, failed) = (ferry_plane_userspace::listener(commit_lock)?, opening.threads.clone());
+        let (listen, failed) = (redirect::listener(commit_lock)?, opening.threads.clone());
         opening.threads.spawn(LISTENER, STACK_BYTES, move || {
             failed.fail(anyhow::Error::new(listen()).context("waiting for nf_tables notifications"));
         })?;

@@ -10,10 +10,10 @@ use ferry_plane::Trace;
 use ferry_ruleset::table::{SetName, TableObject, Vocabulary as _};
 use ferry_ruleset::trace::{Data, End, Walk, World};
 
-use crate::compile::Relaying;
-use crate::doors::Doors;
-use crate::element::{Door, Userspace};
-use crate::object::UserspaceObject;
+use super::compile::Relaying;
+use super::doors::Doors;
+use super::element::{Door, Userspace};
+use super::object::UserspaceObject;
 use crate::port::{PortId, PortSpec};
 
 /// The first of the ports of imagined listeners: one that no frontend of a test has.

@@ -3,8 +3,8 @@
 use ferry_model::{Action, Frontend, Scope, SourceRanges, Treatment};
 use ferry_ruleset::table::ChainName;
 
-use crate::element::Value;
-use crate::names::FixedChain;
+use super::element::Value;
+use super::names::FixedChain;
 
 /// The way in which a frontend is served.
 #[derive(Clone, Debug, PartialEq, Eq)]

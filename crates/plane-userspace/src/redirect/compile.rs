@@ -11,12 +11,12 @@ use ferry_plane::{Compile, Unit};
 use ferry_ruleset::sources::Ranges;
 use ferry_ruleset::table::{ChainName, TableObject, Vocabulary as _};
 
-use crate::base;
-use crate::element::{Door, ElementKey, Userspace, Value, VipMap};
-use crate::hint::{self, Hint};
-use crate::object::{UserspaceKey, UserspaceObject};
+use super::base;
+use super::element::{Door, ElementKey, Userspace, Value, VipMap};
+use super::hint::{self, Hint};
+use super::object::{UserspaceKey, UserspaceObject};
+use super::shape::Shape;
 use crate::port::{PortId, PortSpec, SCOPES};
-use crate::shape::Shape;
 
 /// The pure half of the mode, of one family.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use ferry_api::object::Protocol;
 use ferry_model::{FrontendAddr, Scope};
 use ferry_ruleset::table::ChainName;
 
-use crate::names::FixedSet;
+use super::names::FixedSet;
 use crate::port::{PortId, scope_word};
 
 /// The vocabulary of this mode's table, implemented in `vocabulary`.

@@ -15,11 +15,11 @@ use ferry_relay::{
 };
 use ferry_ruleset::id::HashId;
 
+use super::doors::Doors;
+use super::element::Door;
+use super::object::{UserspaceKey, UserspaceObject};
 use crate::balancers::Balancers;
-use crate::doors::Doors;
-use crate::element::Door;
 use crate::failing::{FailingListeners, ListenerReports};
-use crate::object::{UserspaceKey, UserspaceObject};
 use crate::port::{PortId, PortSpec, SCOPES, other, scope_word};
 use crate::shared::{SharedRelay, family_word, unspecified};
 

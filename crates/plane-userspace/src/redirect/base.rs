@@ -5,11 +5,11 @@ use ferry_model::{BaseState, Context, NodePortAddresses};
 use ferry_ruleset::Rules;
 use ferry_ruleset::table::{ChainName, Owner, SetName, TableObject};
 
-use crate::element::{Door, ElementKey, Entrance, Userspace, Value};
-use crate::names::{FixedChain, FixedSet};
-use crate::object::UserspaceObject;
+use super::element::{Door, ElementKey, Entrance, Userspace, Value};
+use super::names::{FixedChain, FixedSet};
+use super::object::UserspaceObject;
+use super::rules::rules;
 use crate::port::SCOPES;
-use crate::rules::rules;
 
 /// The objects of the base.
 pub(crate) fn compile(family: Family, context: &Context, base: &BaseState, out: &mut Vec<UserspaceObject>) {

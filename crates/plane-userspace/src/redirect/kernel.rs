@@ -7,12 +7,12 @@ use ferry_plane::engine::Engine;
 use ferry_plane::layered::Layered;
 use ferry_ruleset::table::{TableCommitLock, TableLayer};
 
-use crate::compile::Relaying;
-use crate::doors::Doors;
-use crate::element::Userspace;
+use super::compile::Relaying;
+use super::doors::Doors;
+use super::element::Userspace;
+use super::object::UserspaceObject;
+use super::relay::RelayLayer;
 use crate::failing::ListenerReports;
-use crate::object::UserspaceObject;
-use crate::relay::RelayLayer;
 use crate::shared::SharedRelay;
 
 /// Engines of one process commit to their tables one after another.

@@ -6,7 +6,7 @@ use ferry_model::{BaseState, Context, LocalDetector, NodePortAddresses, Scope};
 use ferry_ruleset::rules::{Field, NODE_PORT, RuleWriter, VIP};
 use ferry_ruleset::{Rule, Rules};
 
-use crate::names::{FixedChain, FixedSet};
+use super::names::{FixedChain, FixedSet};
 
 impl FixedChain {
     /// Hook and priority of a base chain. All are nat chains, which see the first packet of a connection only.

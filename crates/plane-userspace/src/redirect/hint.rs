@@ -8,8 +8,8 @@ use ferry_plane::Unit;
 use ferry_ruleset::sources::{Ranges, SourcesId};
 use ferry_ruleset::table::{ChainName, SetName, TableKey};
 
-use crate::element::{Door, ElementKey, Entrance};
-use crate::object::UserspaceKey;
+use super::element::{Door, ElementKey, Entrance};
+use super::object::UserspaceKey;
 
 /// A property shared by a key and the units that may want its object. A key with a hash in its name has two hints, so that hashes
 /// are computed only if such a key is asked for.

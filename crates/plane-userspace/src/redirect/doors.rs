@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferry_api::object::Protocol;
 
-use crate::element::Door;
+use super::element::Door;
 
 /// The ports of one family's listeners: written by the relay's half of the mode, read where elements of the table are encoded.
 #[derive(Clone, Debug, Default)]

@@ -8,10 +8,10 @@ use ferry_model::{FrontendAddr, Scope};
 use ferry_plane::{Object, Served};
 use ferry_ruleset::table::{ChainName, ELEMENT_RANK, InTable, TableKey, TableObject, Vocabulary as _};
 
-use crate::element::{Door, ElementKey, Userspace};
-use crate::names::FixedChain;
+use super::element::{Door, ElementKey, Userspace};
+use super::names::FixedChain;
+use super::rules;
 use crate::port::{PortId, PortSpec, scope_word};
-use crate::rules;
 
 /// One object that this mode owns, in the kernel or in the relay.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,8 +3,8 @@
 use ferry_plane::memory::Refers;
 use ferry_ruleset::table::{TableObject, refers_to};
 
-use crate::element::{Door, ElementKey, Entrance, Userspace, Value};
-use crate::object::{UserspaceKey, UserspaceObject};
+use super::element::{Door, ElementKey, Entrance, Userspace, Value};
+use super::object::{UserspaceKey, UserspaceObject};
 
 impl Refers for UserspaceObject {
     fn refers_to(&self) -> Vec<UserspaceKey> {

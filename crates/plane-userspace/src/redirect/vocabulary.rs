@@ -13,10 +13,10 @@ use ferry_ruleset::rules::{RuleWriter, VIP};
 use ferry_ruleset::sources::SourcesId;
 use ferry_ruleset::table::{ChainName, SetName, Vocabulary};
 
-use crate::doors::Doors;
-use crate::element::{Door, ElementKey, Entrance, Userspace, Value, VipMap};
-use crate::names::{FixedChain, FixedSet, TABLE, TABLE_COMMENT};
-use crate::rules;
+use super::doors::Doors;
+use super::element::{Door, ElementKey, Entrance, Userspace, Value, VipMap};
+use super::names::{FixedChain, FixedSet, TABLE, TABLE_COMMENT};
+use super::rules;
 
 impl Vocabulary for Userspace {
     type Set = FixedSet;

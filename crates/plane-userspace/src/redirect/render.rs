@@ -8,7 +8,7 @@ use ferry_api::object::Family;
 use ferry_model::FrontendAddr;
 use ferry_ruleset::table::{InTable as _, draw};
 
-use crate::object::UserspaceObject;
+use super::object::UserspaceObject;
 use crate::port::{PortId, PortSpec};
 
 /// The table and the relay of one family. Objects may come in any order; duplicates are printed once.
