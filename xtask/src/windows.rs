@@ -17,8 +17,7 @@ const LANE: &str = "tests/lanes/windows/windows";
 const SELECTIONS: [&[&str]; 3] = [
     &["--lib", "--package=ferry-family", "--package=ferry-api", "--package=ferry-kernel"],
     &["--package=ferry-relay"],
-    // The feature adds a mode that programs nothing.
-    &["--package=ferry-kube-proxy", "--test=windows", "--features=testing"],
+    &["--package=ferry-kube-proxy", "--test=windows"],
 ];
 
 /// A build that runs beside other steps.

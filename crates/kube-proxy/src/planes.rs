@@ -8,13 +8,8 @@ mod forward;
 mod iptables;
 #[cfg(target_os = "linux")]
 mod ipvs;
-#[cfg(all(windows, feature = "testing"))]
-mod memory;
 #[cfg(target_os = "linux")]
 mod nftables;
-#[cfg(not(target_os = "linux"))]
-mod onward;
-#[cfg(target_os = "linux")]
 mod userspace;
 
 use std::io;
@@ -27,10 +22,7 @@ use ferry_api::object::Family;
 use ferry_model::{Endpoint, Profile, Settings};
 use ferry_plane::{CommitError, Served, SyncEngine};
 
-#[cfg(target_os = "linux")]
 pub use ferry_plane_userspace::Onward;
-#[cfg(not(target_os = "linux"))]
-pub use onward::Onward;
 
 pub use self::candidates::{Candidates, EffectiveMode, Failures};
 use crate::input::Input;
@@ -208,10 +200,7 @@ pub const PLANES: &[Plane] = &[iptables::PLANE, ipvs::PLANE, nftables::PLANE, us
 
 /// The list of modes.
 #[cfg(not(target_os = "linux"))]
-pub const PLANES: &[Plane] = &[
-    #[cfg(feature = "testing")]
-    memory::PLANE,
-];
+pub const PLANES: &[Plane] = &[userspace::PLANE];
 
 // === impl InheritedSockets ===
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ferry_api::object::Family;
 use ferry_model::Endpoint;
 
-/// The endpoints behind the UDP listeners: engines note them, the cleaner of flows reads them.
+/// The endpoints behind the UDP listeners: engines of way `redirect` note them, the cleaner of flows reads them.
 #[derive(Clone, Debug, Default)]
 pub struct Datagrams(Arc<Mutex<Behind>>);
 
@@ -20,10 +20,12 @@ impl Datagrams {
         self.lock().get(&(family, port)).cloned()
     }
 
+    #[cfg(target_os = "linux")]
     pub(crate) fn lead(&self, family: Family, port: u16, to: &Arc<[Endpoint]>) {
         self.lock().insert((family, port), Arc::clone(to));
     }
 
+    #[cfg(target_os = "linux")]
     pub(crate) fn end(&self, family: Family, port: u16) {
         self.lock().remove(&(family, port));
     }

@@ -136,6 +136,7 @@ impl Default for Userspace {
     fn default() -> Self {
         Self {
             way: String::new(),
+            interface: String::new(),
             udp_timeout: GoDuration::from_nanos(250_000_000),
             max_connections: 100_000,
             max_connections_per_port: 0,

@@ -25,6 +25,7 @@ const FORWARD: &str = "acceptForward";
 const SNAPSHOT: &str = "snapshot";
 const MAX_AGE: &str = "snapshotMaxAge";
 const WAY: &str = "userspaceWay";
+const INTERFACE: &str = "userspaceInterface";
 const UDP_TIMEOUT: &str = "userspaceUDPTimeout";
 const MAX_CONNECTIONS: &str = "userspaceMaxConnections";
 const MAX_OF_PORT: &str = "userspaceMaxConnectionsPerPort";
@@ -33,7 +34,7 @@ const RELAY_GRACE: &str = "userspaceTerminationGracePeriod";
 const DRAIN: &str = "userspaceDrainTimeout";
 
 /// All fields, in the order of messages.
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     FALLBACK,
     GRACE_PERIOD,
     PING,
@@ -41,6 +42,7 @@ const FIELDS: [&str; 13] = [
     SNAPSHOT,
     MAX_AGE,
     WAY,
+    INTERFACE,
     UDP_TIMEOUT,
     MAX_CONNECTIONS,
     MAX_OF_PORT,
@@ -101,6 +103,7 @@ pub(super) fn read(root: &Node) -> Result<FerryConfiguration, FieldError> {
 fn read_userspace(name: &str, node: &Node, to: &mut Userspace) -> Result<bool, FieldError> {
     match name {
         WAY => read_text(node, WAY, &mut to.way)?,
+        INTERFACE => read_text(node, INTERFACE, &mut to.interface)?,
         UDP_TIMEOUT => read_duration(node, UDP_TIMEOUT, "250ms", &mut to.udp_timeout)?,
         MAX_CONNECTIONS => read_number(node, MAX_CONNECTIONS, &mut to.max_connections)?,
         MAX_OF_PORT => read_number(node, MAX_OF_PORT, &mut to.max_connections_per_port)?,

@@ -264,6 +264,8 @@ pub struct FerryConfiguration {
 pub struct Userspace {
     /// userspaceWay: [`WAY_REDIRECT`] or [`WAY_BIND`]; empty, the default: the first of them that can be used
     pub way: String,
+    /// userspaceInterface: the interface of Windows that gets the addresses of Services; empty, the default: loopback's, or that of HNS
+    pub interface: String,
     /// userspaceUDPTimeout: time without a datagram either way after which a client's association ends
     pub udp_timeout: GoDuration,
     /// userspaceMaxConnections: the most open TCP connections

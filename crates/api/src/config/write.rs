@@ -111,6 +111,7 @@ fn own(from: &FerryConfiguration) -> Map<'_> {
         ("snapshot", Value::Text(&from.snapshot)),
         ("snapshotMaxAge", Value::Duration(from.snapshot_max_age)),
         ("userspaceDrainTimeout", Value::Duration(from.userspace.drain_timeout)),
+        ("userspaceInterface", Value::Text(&from.userspace.interface)),
         ("userspaceMaxAssociations", plain(from.userspace.max_associations)),
         ("userspaceMaxConnections", plain(from.userspace.max_connections)),
         ("userspaceMaxConnectionsPerPort", plain(from.userspace.max_connections_per_port)),

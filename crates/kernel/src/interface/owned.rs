@@ -48,14 +48,21 @@ impl<I: InterfaceAddresses> OwnedAddresses<I> {
         self.owned.iter().map(|(address, interface)| (*address, interface.as_str()))
     }
 
+    /// The addresses that the interface has now, whoever has added them.
+    ///
+    /// # Errors
+    /// If they can't be listed.
+    pub fn present(&mut self) -> io::Result<BTreeSet<IpAddr>> {
+        Ok(self.interfaces.list(&self.interface)?.into_iter().map(|local| local.address).collect())
+    }
+
     /// Adds the wanted addresses that the interface lacks, and removes the others of this program. An address that another program
     /// has added serves as well, and is neither changed nor removed. What fails is left for the next call.
     ///
     /// # Errors
     /// If the addresses can't be listed, or the record can't be written; nothing was changed then that is not recorded.
     pub fn replace(&mut self, wanted: &BTreeSet<IpAddr>) -> io::Result<Replaced> {
-        let present: BTreeSet<IpAddr> =
-            self.interfaces.list(&self.interface)?.into_iter().map(|local| local.address).collect();
+        let present = self.present()?;
         let missing: Vec<IpAddr> = wanted.difference(&present).copied().collect();
         let recorded = missing.iter().map(|&address| (address, self.interface.clone())).chain(self.owned.clone());
         let recorded = recorded.collect();

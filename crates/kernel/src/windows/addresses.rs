@@ -88,6 +88,12 @@ impl InterfaceAddresses for IpHelper {
     }
 }
 
+/// True if the system has the function that adds an address. Wine 8 lacks it.
+#[must_use]
+pub fn can_add() -> bool {
+    function(c"CreateUnicastIpAddressEntry").is_ok()
+}
+
 /// The addresses of all interfaces.
 ///
 /// # Errors

@@ -1,30 +1,37 @@
-//! Mode userspace: opens its engines by one of two ways in which traffic reaches the relay of this process; removes upstream's chains of
-//! this mode.
+//! Mode userspace: opens its engines by one of the ways in which traffic reaches the relay of this process. On Linux there are two, on
+//! Windows, where the mode is called winuserspace, one.
 
+#[cfg(target_os = "linux")]
 mod bind;
+#[cfg(windows)]
+mod interface;
 mod metrics;
+#[cfg(target_os = "linux")]
 mod redirect;
 mod serving;
+#[cfg(target_os = "linux")]
+mod ways;
 
 use std::io;
 use std::sync::Arc;
 
-use ferry_api::config::{MODE_USERSPACE, WAY_BIND, WAY_REDIRECT};
+#[cfg(target_os = "linux")]
+use ferry_api::config::MODE_USERSPACE as MODE;
+#[cfg(windows)]
+use ferry_api::config::{MODE_WINUSERSPACE as MODE, WAY_BIND};
 use ferry_api::object::Family;
 use ferry_model::Profile;
-use ferry_plane::{CommitError, Served};
 use ferry_plane_userspace::{Readings, SharedRelay};
 
-use self::bind::ROUTES;
 use self::metrics::{USERSPACE_TABLE, UserspaceMetrics};
 use self::serving::OwnRelay;
-use super::{Engines, Leftovers, Opened, Opening, Plane, RetireError, Retirement, RuleDomain, Way};
+use super::{Engines, Leftovers, Opened, Opening, Plane, RuleDomain, Way};
 
 pub(super) const PLANE: Plane = Plane {
-    mode: MODE_USERSPACE,
-    profile: Profile::USERSPACE,
+    mode: MODE,
+    profile: PROFILE,
     paced: false,
-    domains: &[PORTALS, ROUTES],
+    domains: DOMAINS,
     metrics: USERSPACE_TABLE,
     devices: &[],
     open,
@@ -37,9 +44,15 @@ pub(super) const PLANE: Plane = Plane {
     needs_net_admin: false,
 };
 
-/// The chains of upstream's mode userspace. This mode has none.
-const PORTALS: RuleDomain =
-    RuleDomain { mode: MODE_USERSPACE, name: "iptables chains of mode userspace", retire: retire_portals };
+#[cfg(target_os = "linux")]
+const PROFILE: Profile = Profile::USERSPACE;
+#[cfg(windows)]
+const PROFILE: Profile = Profile::USERSPACE_BIND;
+
+#[cfg(target_os = "linux")]
+const DOMAINS: &[RuleDomain] = &[ways::PORTALS, bind::ROUTES];
+#[cfg(windows)]
+const DOMAINS: &[RuleDomain] = &[interface::ADDRESSES];
 
 /// The engines of one way.
 struct Tried {
@@ -47,63 +60,31 @@ struct Tried {
     shared: SharedRelay,
     domains: &'static [RuleDomain],
     profile: Profile,
+    /// what is done once the relay has ended
+    at_end: Box<dyn Fn() + Send + Sync>,
 }
 
-/// Opens the configured way. Without one: `redirect`, or `bind` where the machine lacks what that needs.
+#[cfg(target_os = "linux")]
 fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
-    match opening.config.ferry.userspace.way.as_str() {
-        WAY_BIND => Ok(engines(opening, bind::open(opening)?, WAY_BIND, None)),
-        WAY_REDIRECT => Ok(engines(opening, redirect::open(opening)?, WAY_REDIRECT, None)),
-        _ => {
-            let lacks = match redirect::open(opening) {
-                Ok(tried) => match tried.lacks() {
-                    None => return Ok(engines(opening, tried, WAY_REDIRECT, None)),
-                    Some(lacks) => lacks,
-                },
-                Err(error) => format!("{error:#}"),
-            };
-            Ok(engines(opening, bind::open(opening)?, WAY_BIND, Some(lacks)))
-        }
-    }
+    ways::open(opening)
+}
+
+#[cfg(windows)]
+fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
+    Ok(engines(opening, interface::open(opening)?, WAY_BIND, None))
 }
 
 fn engines(opening: &Opening<'_>, tried: Tried, name: &'static str, why: Option<String>) -> Engines {
-    let Tried { families, shared, domains, profile } = tried;
+    let Tried { families, shared, domains, profile, at_end } = tried;
     let readings = Readings::new(shared.directory.clone(), Arc::clone(&shared.relay));
     let patience = opening.config.ferry.userspace.drain_timeout.to_std();
     Engines {
         families,
         metrics: Box::new(move |registry| UserspaceMetrics::register(readings, name, registry)),
         domains,
-        serving: Some(Arc::new(OwnRelay { shared, patience })),
+        serving: Some(Arc::new(OwnRelay { shared, patience, at_end })),
         way: Some(Way { name, profile, why }),
     }
-}
-
-// === impl Tried ===
-
-impl Tried {
-    /// What the machine lacks for every family, if none can be served and none may be later.
-    fn lacks(&self) -> Option<String> {
-        let lacks = |(family, opened): &Opened| match opened {
-            Err(error @ CommitError::Unusable(_)) => Some(format!("{family}: {error}")),
-            Err(
-                CommitError::Busy(_)
-                | CommitError::Resources(_)
-                | CommitError::Refused(_)
-                | CommitError::Drifted { .. },
-            )
-            | Ok(_) => None,
-        };
-        let lacking: Option<Vec<String>> = self.families.iter().map(lacks).collect();
-        lacking.map(|reasons| reasons.join("; "))
-    }
-}
-
-fn retire_portals(family: Family, _: Retirement<'_>, _: &mut Vec<Served>) -> Result<usize, RetireError> {
-    ferry_plane_iptables::retire_of_userspace(family).map_err(|error| {
-        RetireError::Failed(anyhow::Error::new(error).context("removing chains of upstream's mode userspace"))
-    })
 }
 
 /// Another proxy that has taken over has replaced the table, or deleted it.

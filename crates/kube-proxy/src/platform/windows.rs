@@ -10,11 +10,17 @@ pub mod supervisor;
 
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use ferry_api::config::{Conntrack, MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, MODE_USERSPACE, MODE_WINUSERSPACE};
+use ferry_api::object::Family;
+use ferry_kernel::interface::{OwnedAddresses, Record};
 use ferry_kernel::windows::{addresses, machine};
+
+pub use ferry_kernel::windows::addresses::IpHelper as ServiceInterfaces;
 
 pub use console::{handle_signals, hang_ups, is_asked_to_end};
 pub use figures::process_figures;
@@ -31,6 +37,10 @@ use crate::input::Input;
 /// Interval of looks at the addresses. The system's notifications call a function on a thread of its own, which has no safe
 /// interface; the table is small.
 const LOOK: Duration = Duration::from_secs(2);
+/// The variable that names the interface of the addresses of Services in upstream's mode winuserspace.
+const INTERFACE_VARIABLE: &str = "INTERFACE_TO_ADD_SERVICE_IP";
+/// The usual interfaces for these addresses: loopback's, and the internal one of HNS, which upstream's mode uses.
+const INTERFACES: [&str; 2] = ["Loopback Pseudo-Interface 1", "vEthernet (HNS Internal NIC)"];
 /// Pause before the next attempt to list addresses.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -89,6 +99,44 @@ pub fn follow_addresses(mut known: Vec<IpAddr>, own_devices: &[&str], core: &Syn
             }
         }
     }
+}
+
+/// The interface that gets the addresses of Services: the configured one, or that of upstream's variable of the environment, or the first
+/// of the usual ones that this machine has.
+///
+/// # Errors
+/// If there is none: the interfaces of this machine, and what to do.
+pub fn interface_of_services(configured: &str) -> anyhow::Result<String> {
+    let known = addresses::interfaces().context("listing interfaces")?;
+    let wanted = match std::env::var(INTERFACE_VARIABLE) {
+        _ if !configured.is_empty() => vec![configured.to_owned()],
+        Ok(named) if !named.is_empty() => vec![named],
+        Ok(_) | Err(_) => INTERFACES.map(str::to_owned).to_vec(),
+    };
+    let found = wanted.iter().find(|name| known.contains(name));
+    found.cloned().with_context(|| {
+        format!(
+            "no interface {} for the addresses of Services: name one of {} as userspaceInterface",
+            wanted.join(" or "),
+            known.join(", ")
+        )
+    })
+}
+
+/// The addresses of Services that this program has added to this interface, and those of a run that has crashed.
+///
+/// # Errors
+/// If there is no such interface, or the record of addresses can't be read: the text names it.
+pub fn service_addresses(interface: &str, family: Family) -> anyhow::Result<OwnedAddresses<ServiceInterfaces>> {
+    let folder = std::env::var_os("ProgramData").map_or_else(std::env::temp_dir, PathBuf::from).join("kube-proxy");
+    std::fs::create_dir_all(&folder).with_context(|| format!("making the folder {}", folder.display()))?;
+    let record = Record::new(folder.join(format!("addresses-{}", family.to_string().to_lowercase())));
+    Ok(OwnedAddresses::open(ServiceInterfaces, interface, record)?)
+}
+
+/// True if the system can give addresses to interfaces.
+pub fn can_add_addresses() -> bool {
+    addresses::can_add()
 }
 
 /// The privileges that a mode needs are found out by it: service addresses take those of an administrator.

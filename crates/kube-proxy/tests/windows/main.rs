@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
 mod kit;
+mod relay;
 mod service;
 
 use std::fs;

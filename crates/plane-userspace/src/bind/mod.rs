@@ -2,14 +2,15 @@
 //! node's addresses for node ports.
 //!
 //! 1. [`Binding`] (`compile.rs`) compiles a unit into objects (`object.rs`): service ports, addresses, listeners.
-//! 2. Two layers commit them: `addresses.rs` below `listeners.rs`, so that an address is there before a listener serves it.
+//! 2. Two layers commit them: the addresses, on Linux by `routes.rs`, elsewhere by `interface.rs`, below `listeners.rs`, so that an address
+//!    is there before a listener serves it.
 //!
 //! `kernel.rs` puts the layers together. `origin.rs` tells by its address where a client is. `trace.rs` simulates the objects on a packet, `render.rs` prints them, `hint.rs`
 //! narrows down the units that may want a key.
 
-mod addresses;
 mod compile;
 mod hint;
+mod interface;
 mod kernel;
 mod listeners;
 pub mod object;
@@ -17,10 +18,16 @@ mod origin;
 #[cfg(feature = "testing")]
 mod refers;
 pub mod render;
+#[cfg(target_os = "linux")]
+mod routes;
 mod trace;
 
-pub use addresses::retire;
 pub use compile::Binding;
-pub use kernel::{BindEngine, engine};
+pub use interface::ServiceAddresses;
+#[cfg(target_os = "linux")]
+pub use kernel::engine;
+pub use kernel::{BindEngine, engine_of_interface, engine_without_addresses};
 pub use object::{BindKey, BindObject};
+#[cfg(target_os = "linux")]
+pub use routes::retire;
 pub use trace::Tracer;

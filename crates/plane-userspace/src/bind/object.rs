@@ -79,6 +79,18 @@ pub struct ByOrigin {
     pub other: Option<Scope>,
 }
 
+/// The addresses of one kind of operation, with their indices in the batch.
+pub(super) type Indexed = Vec<(usize, IpAddr)>;
+
+/// The addresses among objects, with their indices.
+pub(super) fn addresses(objects: &[BindObject]) -> Indexed {
+    let address = |(index, object): (usize, &BindObject)| match object {
+        BindObject::Address(address) => Some((index, *address)),
+        BindObject::Origins(_) | BindObject::Port(..) | BindObject::Listener(..) => None,
+    };
+    objects.iter().enumerate().filter_map(address).collect()
+}
+
 // === impl Place ===
 
 impl Place {

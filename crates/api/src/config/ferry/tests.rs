@@ -37,6 +37,7 @@ fn every_field_arrives() {
         snapshot_max_age: GoDuration::from_secs(3600),
         userspace: Userspace {
             way: "bind".to_owned(),
+            interface: "Ethernet 2".to_owned(),
             udp_timeout: GoDuration::from_secs(1),
             max_connections: 2,
             max_connections_per_port: 3,
@@ -47,7 +48,7 @@ fn every_field_arrives() {
     };
     let body = "proxyModeFallback: [nftables, iptables]\nipvsTerminationGracePeriod: 1m30s\nipvsPingOnlyWithEndpoints: true\n\
                 acceptForward: true\nsnapshot: /var/lib/ferry/snapshot\nsnapshotMaxAge: 1h\n\
-                userspaceWay: bind\nuserspaceUDPTimeout: 1s\nuserspaceMaxConnections: 2\nuserspaceMaxConnectionsPerPort: 3\n\
+                userspaceWay: bind\nuserspaceInterface: Ethernet 2\nuserspaceUDPTimeout: 1s\nuserspaceMaxConnections: 2\nuserspaceMaxConnectionsPerPort: 3\n\
                 userspaceMaxAssociations: 4\nuserspaceTerminationGracePeriod: 5s\nuserspaceDrainTimeout: 6s\n";
     assert_eq!(own(body), wanted);
 }
@@ -68,7 +69,7 @@ fn faults_name_the_field_and_the_remedy() {
         (
             "foo: 1",
             "foo: unknown field: remove or correct it, the fields are proxyModeFallback, \
-                    ipvsTerminationGracePeriod, ipvsPingOnlyWithEndpoints, acceptForward, snapshot, snapshotMaxAge, userspaceWay, userspaceUDPTimeout, \
+                    ipvsTerminationGracePeriod, ipvsPingOnlyWithEndpoints, acceptForward, snapshot, snapshotMaxAge, userspaceWay, userspaceInterface, userspaceUDPTimeout, \
                     userspaceMaxConnections, userspaceMaxConnectionsPerPort, userspaceMaxAssociations, \
                     userspaceTerminationGracePeriod, userspaceDrainTimeout (line 7, column 1)",
         ),

@@ -216,9 +216,9 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn userspace_settings()(way in text(), durations in vec(duration(), 3), numbers: [i32; 3]) -> Userspace {
+    fn userspace_settings()(way in text(), interface in text(), durations in vec(duration(), 3), numbers: [i32; 3]) -> Userspace {
         Userspace {
-            way, udp_timeout: durations[0], termination_grace_period: durations[1], drain_timeout: durations[2],
+            way, interface, udp_timeout: durations[0], termination_grace_period: durations[1], drain_timeout: durations[2],
             max_connections: numbers[0], max_connections_per_port: numbers[1], max_associations: numbers[2],
         }
     }

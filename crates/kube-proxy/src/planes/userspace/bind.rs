@@ -47,7 +47,7 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
         serving::start(workers, opening.threads)?;
         shared.inheritance.add(opening.sockets.take_where(|name| !is_gate(name)));
     }
-    Ok(Tried { families, shared, domains: OWN, profile: Profile::USERSPACE_BIND })
+    Ok(Tried { families, shared, domains: OWN, profile: Profile::USERSPACE_BIND, at_end: Box::new(|| {}) })
 }
 
 /// The name of the thread that waits for foreign changes of a family's routes.

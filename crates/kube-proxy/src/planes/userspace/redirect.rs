@@ -38,7 +38,7 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
         serving::start(workers, opening.threads)?;
         inherit(opening, &shared);
     }
-    Ok(Tried { families, shared, domains: OWN, profile: Profile::USERSPACE })
+    Ok(Tried { families, shared, domains: OWN, profile: Profile::USERSPACE, at_end: Box::new(|| {}) })
 }
 
 /// Takes the sockets of this way. A mode or way that can't start leaves them to the one that does, which passes on what waits there.

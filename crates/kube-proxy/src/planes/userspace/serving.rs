@@ -22,6 +22,7 @@ const WORKERS: [&str; 4] = ["relay-0", "relay-1", "relay-2", "relay-3"];
 pub(super) struct OwnRelay {
     pub(super) shared: SharedRelay,
     pub(super) patience: Duration,
+    pub(super) at_end: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Serving for OwnRelay {
@@ -38,7 +39,9 @@ impl Serving for OwnRelay {
     }
 
     fn end(&self, within: Duration) -> usize {
-        self.shared.relay.drain(within)
+        let left = self.shared.relay.drain(within);
+        (self.at_end)();
+        left
     }
 
     fn patience(&self) -> Duration {

@@ -1,4 +1,4 @@
-//! The lower layer of the way: addresses of Services, made this machine's by routes of type `local`.
+//! The lower layer of the way on Linux: addresses of Services, made this machine's by routes of type `local`.
 //!
 //! Another program's route to an address serves as well, and is neither changed nor removed.
 
@@ -18,7 +18,7 @@ use ferry_plane::layered::Layer;
 use ferry_plane::{Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Op, Refusal};
 use ferry_ruleset::failure::of_io;
 
-use super::object::{BindKey, BindObject};
+use super::object::{BindKey, BindObject, Indexed, addresses};
 
 /// After a wake-up the next one waits so long: other programs may change routes without end.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ const ENETDOWN: i32 = 100;
 
 /// One family's addresses.
 #[derive(Debug)]
-pub(crate) struct AddressLayer {
+pub(crate) struct RouteLayer {
     family: Family,
     routes: LocalRoutes,
     monitor: RouteMonitor,
@@ -61,9 +61,9 @@ impl SharedWaker {
     }
 }
 
-// === impl AddressLayer ===
+// === impl RouteLayer ===
 
-impl AddressLayer {
+impl RouteLayer {
     /// Opens its sockets, in the network namespace of this thread.
     ///
     /// # Errors
@@ -150,10 +150,7 @@ impl AddressLayer {
     }
 }
 
-/// The addresses of one kind of operation, with their indices in the batch.
-type Indexed = Vec<(usize, IpAddr)>;
-
-impl Layer<BindObject> for AddressLayer {
+impl Layer<BindObject> for RouteLayer {
     fn holds(&self, key: &BindKey) -> bool {
         matches!(key, BindKey::Address(_))
     }
@@ -163,7 +160,7 @@ impl Layer<BindObject> for AddressLayer {
     }
 }
 
-impl Kernel<BindObject> for AddressLayer {
+impl Kernel<BindObject> for RouteLayer {
     fn prepare(&mut self) -> Result<(), CommitError> {
         self.listed().map(drop)
     }
@@ -220,14 +217,6 @@ pub fn retire(family: Family, spares_connections: bool) -> io::Result<Option<usi
         Some((_, error)) => Err(error),
         None => Ok(Some(ours.len())),
     }
-}
-
-fn addresses(objects: &[BindObject]) -> Indexed {
-    let address = |(index, object): (usize, &BindObject)| match object {
-        BindObject::Address(address) => Some((index, *address)),
-        BindObject::Origins(_) | BindObject::Port(..) | BindObject::Listener(..) => None,
-    };
-    objects.iter().enumerate().filter_map(address).collect()
 }
 
 fn refusals(op: Op, asked: &Indexed, refused: Vec<(usize, io::Error)>) -> Vec<Refusal> {

@@ -1,0 +1,56 @@
+//! The choice between the ways of Linux, and upstream's chains of this mode.
+
+use ferry_api::config::{MODE_USERSPACE, WAY_BIND, WAY_REDIRECT};
+use ferry_api::object::Family;
+use ferry_plane::{CommitError, Served};
+
+use super::{Tried, bind, engines, redirect};
+use crate::planes::{Engines, Opened, Opening, RetireError, Retirement, RuleDomain};
+
+/// The chains of upstream's mode userspace. This mode has none.
+pub(super) const PORTALS: RuleDomain =
+    RuleDomain { mode: MODE_USERSPACE, name: "iptables chains of mode userspace", retire: retire_portals };
+
+/// Opens the configured way. Without one: `redirect`, or `bind` where the machine lacks what that needs.
+pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
+    match opening.config.ferry.userspace.way.as_str() {
+        WAY_BIND => Ok(engines(opening, bind::open(opening)?, WAY_BIND, None)),
+        WAY_REDIRECT => Ok(engines(opening, redirect::open(opening)?, WAY_REDIRECT, None)),
+        _ => {
+            let lacks = match redirect::open(opening) {
+                Ok(tried) => match tried.lacks() {
+                    None => return Ok(engines(opening, tried, WAY_REDIRECT, None)),
+                    Some(lacks) => lacks,
+                },
+                Err(error) => format!("{error:#}"),
+            };
+            Ok(engines(opening, bind::open(opening)?, WAY_BIND, Some(lacks)))
+        }
+    }
+}
+
+// === impl Tried ===
+
+impl Tried {
+    /// What the machine lacks for every family, if none can be served and none may be later.
+    fn lacks(&self) -> Option<String> {
+        let lacks = |(family, opened): &Opened| match opened {
+            Err(error @ CommitError::Unusable(_)) => Some(format!("{family}: {error}")),
+            Err(
+                CommitError::Busy(_)
+                | CommitError::Resources(_)
+                | CommitError::Refused(_)
+                | CommitError::Drifted { .. },
+            )
+            | Ok(_) => None,
+        };
+        let lacking: Option<Vec<String>> = self.families.iter().map(lacks).collect();
+        lacking.map(|reasons| reasons.join("; "))
+    }
+}
+
+fn retire_portals(family: Family, _: Retirement<'_>, _: &mut Vec<Served>) -> Result<usize, RetireError> {
+    ferry_plane_iptables::retire_of_userspace(family).map_err(|error| {
+        RetireError::Failed(anyhow::Error::new(error).context("removing chains of upstream's mode userspace"))
+    })
+}
