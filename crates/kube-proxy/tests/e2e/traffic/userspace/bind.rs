@@ -32,7 +32,7 @@ fn routes(node: &Host, family: Family) -> Vec<String> {
 fn track_connections(node: &Host) {
     let chains = ["prerouting", "input", "output", "postrouting"]
         .map(|hook| format!("chain {hook} {{ type nat hook {hook} priority 10; ct state established accept; }}"));
-    node.feed("nft", &["-f", "-"], &format!("table inet plugin {{\n{}\n}}\n", chains.join("\n"))).unwrap();
+    node.feed("nft", &["-f", "-"], &format!("table inet plugin {{\n{}\n}}\n", chains.join("\n"))).expect("loading a table");
 }
 
 #[test]
