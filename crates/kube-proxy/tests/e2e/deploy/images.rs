@@ -9,7 +9,7 @@ use std::time::Duration;
 use ferry_lab::api::{ApiServer, Options};
 use ferry_lab::lab::NODE_NAME;
 use ferry_lab::objects::{at_cluster_ip, node_yaml};
-use ferry_lab::proxy::Config;
+use ferry_lab::proxy::{Config, USERSPACE};
 use ferry_lab::stage::{slowly, within};
 use ferry_lab::{Family, Host, Lab, Manifests, Place, Service};
 use rustix::process::{Pid, Signal, kill_process};
@@ -99,11 +99,9 @@ impl Bundle {
     /// Runs it in the network of a host.
     fn start(&self, host: &Host) -> Container {
         let log = std::fs::File::create(self.log_file()).expect("making a log");
-        let name = format!(
-            "ferry-test-{}-{}",
-            std::process::id(),
-            self.container.replace(|letter: char| !letter.is_alphanumeric(), "")
-        );
+        // The names of buildah's containers are used again, while crun may know the last one of that name.
+        let of_bundle = self.folder.file_name().expect("a folder has a name").display();
+        let name = format!("ferry-test-{}-{of_bundle}", std::process::id());
         let bundle = self.folder.display().to_string();
         let state = folder("crun").display().to_string();
         // crun refuses machines that have control groups of both versions, although it needs none here
@@ -317,20 +315,20 @@ fn tracking(lab: &Lab) -> String {
 }
 
 /// Runs the image's containers one after another, as the DaemonSet of an overlay would, and checks that a Service works.
-fn check(lab: &Lab, overlay: &str, image: &str, mounted: &Path, further: &[&str]) {
+fn check(lab: &Lab, (overlay, mode): (&str, &str), image: &str, mounted: &Path, further: &[&str]) {
     let objects = objects(&format!("overlays/{overlay}"));
     let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
     assert_eq!(pod["hostNetwork"], json!(true));
     assert_ne!(tracking(lab), TRACKING.1);
     for container in pod["initContainers"].as_array().expect("init containers") {
-        let bundle = Bundle::new(&format!("{overlay}-init"), image, container, mounted, further);
+        let bundle = Bundle::new(&format!("{mode}-init"), image, container, mounted, further);
         let (status, log) = bundle.run_to_end(lab.host(Place::Node));
-        assert!(status.is_some_and(|status| status.success()), "{overlay}: {status:?}\n{log}");
+        assert!(status.is_some_and(|status| status.success()), "{mode}: {status:?}\n{log}");
         assert_eq!(log.matches("\"System initialized and --init-only specified\"").count(), 2, "{log}");
     }
     assert_eq!(tracking(lab), TRACKING.1, "the init container sets it");
     assert!(!serves(lab), "only the other container serves");
-    let bundle = Bundle::new(overlay, image, &pod["containers"][0], mounted, &[further, &["-v=2"]].concat());
+    let bundle = Bundle::new(mode, image, &pod["containers"][0], mounted, &[further, &["-v=2"]].concat());
     let mut container = bundle.start(lab.host(Place::Node));
     let served = within(slowly(PATIENCE), || serves(lab));
     let ended = container.0.try_wait().expect("asking for a child's state");
@@ -339,21 +337,43 @@ fn check(lab: &Lab, overlay: &str, image: &str, mounted: &Path, further: &[&str]
         first.and_then(|first| std::fs::read_to_string(format!("/proc/{}/status", first.as_raw_nonzero())).ok());
     drop(container);
     let log = bundle.log();
-    assert!(served && ended.is_none(), "{overlay}: {ended:?}\n{log}");
-    println!("{overlay}: {:?}", status.iter().flat_map(|text| text.lines()).find(|line| line.starts_with("CapEff")));
+    assert!(served && ended.is_none(), "{mode}: {ended:?}\n{log}");
+    println!("{mode}: {:?}", status.iter().flat_map(|text| text.lines()).find(|line| line.starts_with("CapEff")));
     assert!(log.lines().all(|line| !line.starts_with('E')), "{log}");
     assert!(!log.contains("can't be set"), "everything is set already: {log}");
 }
 
+/// The image from scratch, built once.
+fn from_scratch() -> &'static str {
+    static IMAGE: OnceLock<String> = OnceLock::new();
+    IMAGE.get_or_init(|| build("Containerfile", &static_executable(), &[]))
+}
+
+#[test]
+fn the_image_from_scratch_serves_in_mode_userspace() {
+    for way in ["redirect", "bind"] {
+        let lab = Lab::new();
+        if way == "bind" {
+            // The DaemonSet has no CAP_NET_BIND_SERVICE, and the Service's port is 80.
+            lab.host(Place::Node).sysctl("net/ipv4/ip_unprivileged_port_start", "0");
+        }
+        let own = format!("apiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nuserspaceWay: {way}\n");
+        let more = format!("nodePortAddresses: [primary]\n---\n{own}");
+        let mounted = mounted(&format!("mounted-{way}"), &Config { mode: USERSPACE, more, ..Config::default() });
+        let manifests = with_manifests(&mounted);
+        check(&lab, ("nftables", way), from_scratch(), &mounted, &[&manifests]);
+    }
+}
+
 #[test]
 fn the_image_from_scratch_serves_in_mode_nftables() {
-    let image = build("Containerfile", &static_executable(), &[]);
+    let image = from_scratch();
     let (lab, kubeconfig) = (Lab::new(), format!("{CONFIGURATION}/kubeconfig.conf"));
     let config = Config::with(&format!("clientConnection: {{kubeconfig: {kubeconfig}}}"));
     let mounted = mounted("mounted-nftables", &config);
     let _server = with_api_server(&lab, &mounted);
-    check(&lab, "nftables", &image, &mounted, &[]);
-    let container = run(&mut buildah(&["from", "--quiet", &image])).trim().to_owned();
+    check(&lab, ("nftables", "nftables"), image, &mounted, &[]);
+    let container = run(&mut buildah(&["from", "--quiet", image])).trim().to_owned();
     let root = run(&mut buildah(&["mount", &container])).trim().to_owned();
     let files = run(Command::new("find").arg(&root).args(["-type", "f", "-printf", "%P\n"]));
     run(&mut buildah(&["rm", &container]));
@@ -367,7 +387,7 @@ fn the_image_with_tools_serves_in_mode_iptables() {
     let config = Config { more: "nodePortAddresses: [primary]\n".into(), ..Config::iptables() };
     let mounted = mounted("mounted-iptables", &config);
     let manifests = with_manifests(&mounted);
-    check(&Lab::new(), "iptables", &image, &mounted, &[&manifests]);
+    check(&Lab::new(), ("iptables", "iptables"), &image, &mounted, &[&manifests]);
 }
 
 /// Debian's image, made of its packages, since no registry is needed for a test.

@@ -14,8 +14,8 @@ use super::{ECHO, assert_unharmed, busy, config, echo, hammers, held_by, own, st
 use crate::support::{EXECUTABLE, alone, folder, run_to_end};
 
 const BIND: &str = "userspaceWay: bind";
-/// Changes of way and mode.
-const CHANGES: usize = 9;
+/// Changes of way, mode and settings.
+const CHANGES: usize = 12;
 /// Time within which a removed route is back.
 const REPAIR: Duration = Duration::from_millis(500);
 
@@ -32,7 +32,8 @@ fn routes(node: &Host, family: Family) -> Vec<String> {
 fn track_connections(node: &Host) {
     let chains = ["prerouting", "input", "output", "postrouting"]
         .map(|hook| format!("chain {hook} {{ type nat hook {hook} priority 10; ct state established accept; }}"));
-    node.feed("nft", &["-f", "-"], &format!("table inet plugin {{\n{}\n}}\n", chains.join("\n"))).expect("loading a table");
+    node.feed("nft", &["-f", "-"], &format!("table inet plugin {{\n{}\n}}\n", chains.join("\n")))
+        .expect("loading a table");
 }
 
 #[test]
@@ -43,10 +44,11 @@ fn changes_of_way_and_mode_fail_no_new_connection() {
     let hammers = hammers(&lab);
     for change in 0..CHANGES {
         let runs = stage.proxy.log().matches("Starting kube-proxy").count();
-        let changed = match change % 3 {
+        let changed = match change % 4 {
             0 => config(""),
             1 => Config { mode: NFTABLES, ..Config::default() },
-            _ => own(BIND),
+            2 => own(BIND),
+            _ => own(&format!("{BIND}\nuserspaceUDPTimeout: {}ms", 300 + change)),
         };
         stage.reconfigure(&changed);
         stage.proxy.wait_for("a new run", |proxy| proxy.log().matches("Starting kube-proxy").count() > runs);
@@ -58,7 +60,7 @@ fn changes_of_way_and_mode_fail_no_new_connection() {
         assert!(routes(stage.node(), family).contains(&at_cluster_ip(family, 46).ip().to_string()), "{family}");
     }
     let domain = "domain=\"nft table kube-proxy\" objects=";
-    stage.proxy.wait_for("no table of the other way", |proxy| proxy.log().matches(domain).count() >= CHANGES / 3);
+    stage.proxy.wait_for("no table of the other way", |proxy| proxy.log().matches(domain).count() >= CHANGES / 4);
     let tables = stage.node().sh("nft", &["list", "tables"]);
     assert!(!tables.contains("kube-proxy"), "{tables}");
 }
