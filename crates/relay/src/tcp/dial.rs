@@ -57,16 +57,16 @@ async fn connect(address: SocketAddr, limit: Duration, config: &Config) -> Resul
     };
     // An endpoint on this node has answered already, which saves the timer and a turn of the thread.
     if stream.peer_addr().is_ok() {
-        return Ok(other_than_itself(stream));
+        return Ok(other_than_itself(stream, address));
     }
     let ready = timeout(limit, stream.writable()).await?;
     let outcome = ready.and_then(|()| stream.take_error()).and_then(|error| error.map_or(Ok(()), Err));
-    Ok(outcome.and_then(|()| other_than_itself(stream)))
+    Ok(outcome.and_then(|()| other_than_itself(stream, address)))
 }
 
 /// A connection to a port of this machine where nobody listens can get that very port as its own, and meet itself.
-fn other_than_itself(stream: TcpStream) -> io::Result<TcpStream> {
-    if stream.local_addr()? == stream.peer_addr()? {
+fn other_than_itself(stream: TcpStream, peer: SocketAddr) -> io::Result<TcpStream> {
+    if stream.local_addr()? == peer {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
     Ok(stream)
