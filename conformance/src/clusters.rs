@@ -87,13 +87,16 @@ pub fn the_rules_do_what_the_model_decides<M: Mode>() {
 
 /// Histories that once ended otherwise: a deletion that a full sync had left out, since the kernel was short of memory, was no
 /// longer known as this engine's; the node port of a deleted Service stayed for a new one that was refused, and referred to a
-/// chain of the deleted one; chains of a base that was never accepted stayed, without one that they referred to.
-const FOUND: [(u64, usize); 5] = [
+/// chain of the deleted one; chains of a base that was never accepted stayed, without one that they referred to; a route stayed, and
+/// its port was deleted later; a shared object stayed after the last unit without an acknowledged state had one.
+const FOUND: [(u64, usize); 7] = [
     (5_322_378_970_428_541_926, 8),
     (9_058_216_212_364_261_364, 28),
     (6_175_790_601_384_144_562, 5),
     (834_367_298_987_997_754, 10),
     (2_083_896_154_029_606_430, 15),
+    (1_775_695_998_490_790_966, 19),
+    (7_260_702_749_703_468_802, 41),
 ];
 
 /// With 48 histories, in half of which commits fail half-way; their end states also have the model's verdict on packets.

@@ -120,6 +120,11 @@ pub trait Object: Ord + Clone + fmt::Display + fmt::Debug {
     fn serves(&self) -> Option<Served> {
         None
     }
+    /// True if no other object refers to it, so that it can be deleted alone. In most modes these are the objects that serve
+    /// something.
+    fn is_leaf(&self) -> bool {
+        self.serves().is_some()
+    }
 }
 
 /// A destination that objects lead to endpoints.

@@ -189,6 +189,11 @@ impl Object for BindObject {
             Self::Origins(_) | Self::Port(..) | Self::Address(_) => None,
         }
     }
+
+    /// Listeners refer to service ports.
+    fn is_leaf(&self) -> bool {
+        matches!(self, Self::Address(_) | Self::Listener(..))
+    }
 }
 
 impl fmt::Display for BindObject {

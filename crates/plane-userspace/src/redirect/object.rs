@@ -94,6 +94,11 @@ impl Object for UserspaceObject {
             Self::Table(_) | Self::Port(..) | Self::Listener(_) | Self::Route(..) => None,
         }
     }
+
+    /// Elements and routes refer to others.
+    fn is_leaf(&self) -> bool {
+        matches!(self, Self::Route(..) | Self::Table(TableObject::Element(..)))
+    }
 }
 
 /// The rank of the table, above the relay's objects.

@@ -41,6 +41,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         let mut groups = portions(self.changes(context, now), self.portion);
         while let Some(mut group) = groups.pop() {
             if self.unverified.is_all() {
+                outcome.worked = true;
                 return self.sync_all(context, now, Purpose::Conflict, outcome);
             }
             self.hold_back(context, &mut group, now);

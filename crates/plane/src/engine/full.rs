@@ -61,7 +61,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                     self.unverified.retain(&later);
                     self.adopt(context, &group, spare, outcome);
                     self.candidates.found(None, later, now);
-                    return if postponed.is_empty() && !more {
+                    return if postponed.is_empty() && !more && !self.unverified.wants_comparison() {
                         Ok(())
                     } else {
                         self.sync_changes(context, now, outcome)
@@ -186,8 +186,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             batch.delete.retain(|object| !protected.contains(&object.key()));
             self.keep_shared(batch);
             if self.unverified.keeps_referred() {
-                // No other object refers to those that serve a frontend or node ports.
-                batch.delete.retain(|object| object.serves().is_some());
+                batch.delete.retain(Object::is_leaf);
             }
         }
     }

@@ -60,6 +60,11 @@ impl<K: Eq + Hash + Clone> Unverified<K> {
         self.all || self.keys.len() > MOST_KEYS
     }
 
+    /// True since the last unit that had no acknowledged state has one: objects were kept for such units.
+    pub(super) fn wants_comparison(&self) -> bool {
+        self.all
+    }
+
     /// True if the object, if it is there, may be this engine's, and wasn't there before.
     pub(super) fn may_have_created(&self, key: &K) -> bool {
         self.created.contains(key)
