@@ -23,6 +23,11 @@ const SYSTEMS: &[(&str, &[&str])] = &[
     ("ferry-client", &["platform/"]),
     // `flows` is about Linux's connection tracking, each mode about its own kernel interfaces.
     ("ferry-kube-proxy", &["platform/", "flows/", "planes.rs", "planes/"]),
+    // The way `redirect` and what it notes are Linux's; the files of `bind` choose between routes and addresses of interfaces.
+    (
+        "ferry-plane-userspace",
+        &["lib.rs", "datagrams.rs", "redirect/", "bind/mod.rs", "bind/kernel.rs", "bind/routes.rs"],
+    ),
     ("ferry-relay", &["system/", "copy/"]),
 ];
 

@@ -30,7 +30,7 @@ const TYPE_LOCAL: u8 = 2;
 const HEADER_LEN: usize = 12;
 /// The index of the loopback device in every network namespace (`LOOPBACK_IFINDEX` of include/net/flow.h).
 const LOOPBACK: u32 = 1;
-/// The protocol number (`rtm_protocol`) of these routes: one that /etc/iproute2/rt_protos gives to nobody.
+/// The protocol number (`rtm_protocol`) of these routes: one that /etc/iproute2/rt_protos doesn't assign.
 pub const PROTOCOL: u8 = 243;
 /// Routes that are added or removed with one `send`.
 const PER_SEND: usize = 256;

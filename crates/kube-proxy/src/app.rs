@@ -247,7 +247,12 @@ fn open_mode(
 fn report_way(mode: &str, way: &str, why: Option<&str>, (node, recorder): (&str, &Recorder)) {
     match why {
         Some(errors) => {
-            tracing::warn!(mode, way, errors, "Preferred way can't be used, traffic reaches the proxy in another one")
+            tracing::warn!(
+                mode,
+                way,
+                errors,
+                "Way redirect can't be used, traffic reaches the proxy in another one: mend what errors names, or configure userspaceWay"
+            )
         }
         None => tracing::info!(mode, way, "Way in which traffic reaches the proxy"),
     }
@@ -297,7 +302,7 @@ fn start_engine(
     Ok(EngineHandle::new(family, sender, Arc::clone(pulse)))
 }
 
-/// Starts the conntrack cleaner. In a mode that serves connections itself it knows the endpoints behind the proxy's listeners. Returns the
+/// Starts the conntrack cleaner. In a mode that serves connections itself it is given the endpoints behind the proxy's listeners. Returns the
 /// state through which engines report to it.
 fn start_flows(
     owner: ReplyOwner,

@@ -137,7 +137,7 @@ pub fn context(
         node_addresses: if profile.lists_node_addresses { serving() } else { [].into() },
         local_addresses: if profile.binds_addresses { other_interfaces() } else { [].into() },
         relay_address,
-        // A socket doesn't know the interface of its client.
+        // A listening socket reports no interface of its client.
         local: detector(settings, node, family)
             .filter(|detector| !profile.listens || matches!(detector, LocalDetector::Cidr(_))),
         masquerade_all: settings.masquerade_all,

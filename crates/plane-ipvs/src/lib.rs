@@ -15,7 +15,7 @@
 //! 3. The table's layer sends nf_tables transactions. `servers` plans commands for IPVS: `plan` by comparison with the kernel,
 //!    `drain` for endpoints that keep their connections. `device` adds and removes addresses. `failures` maps refusals of single
 //!    requests to operations.
-//! 4. At a start, after foreign changes and for repairs, each layer reads its objects back. `servers/ledger` knows which virtual
+//! 4. At a start, after foreign changes and for repairs, each layer reads its objects back. `servers/ledger` decides which virtual
 //!    servers are ours, `servers/admission` decides on those in the way. `hint` narrows down the units that may want a key.
 //! 5. Foreign changes are notified of the table and of the device (`watch`). IPVS has no notifications: `looks` paces the looks.
 //!

@@ -7,6 +7,9 @@ use std::sync::Arc;
 /// Failing listeners that a report names; it counts the others.
 const NAMED: usize = 3;
 
+/// What an operator can do.
+const ADVICE: &str = "end the program that has the port, or change the Service; ports below 1024 need the capability CAP_NET_BIND_SERVICE";
+
 /// The receiver of the reports about one family: the listeners that are not open, as a text for operators; `None` once all are.
 #[derive(Clone)]
 pub struct ListenerReports(pub Arc<Report>);
@@ -65,9 +68,18 @@ impl<K: Ord> FailingListeners<K> {
         let named: Vec<&str> = self.failing.values().take(NAMED).map(String::as_str).collect();
         let others = self.failing.len().saturating_sub(NAMED);
         let others = if others == 0 { String::new() } else { format!("; and {others} more") };
-        (!named.is_empty())
-            .then(|| format!("a port of a Service has no listener, which is tried again: {}{others}", named.join("; ")))
+        (!named.is_empty()).then(|| {
+            format!(
+                "{} of Services without a listener, tried again: {}{others}; {ADVICE}",
+                ports(self.failing.len()),
+                named.join("; ")
+            )
+        })
     }
+}
+
+fn ports(count: usize) -> String {
+    if count == 1 { "1 port".to_owned() } else { format!("{count} ports") }
 }
 
 #[cfg(test)]
@@ -91,7 +103,7 @@ mod tests {
         (0..5).for_each(|number| failing.remove(&number));
         failing.report();
         let expected =
-            "a port of a Service has no listener, which is tried again: 0 is taken; 1 is taken; 2 is taken; and 2 more";
-        assert_eq!(*made.lock().unwrap(), [Some(expected.to_owned()), None]);
+            "5 ports of Services without a listener, tried again: 0 is taken; 1 is taken; 2 is taken; and 2 more";
+        assert_eq!(*made.lock().unwrap(), [Some(format!("{expected}; {ADVICE}")), None]);
     }
 }

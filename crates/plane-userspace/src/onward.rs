@@ -114,9 +114,4 @@ impl Route for ToOriginal {
     fn route(&self, destination: SocketAddr) -> Option<Arc<Port>> {
         Some(to(destination))
     }
-
-    /// Each has one connection.
-    fn ports(&self) -> Vec<Arc<Port>> {
-        Vec::new()
-    }
 }

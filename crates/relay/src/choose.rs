@@ -15,9 +15,6 @@ pub trait Choose: Debug + Send + Sync {
     /// The endpoints to try for a new connection or association of this client; none if there is no endpoint.
     fn choose(&self, client: IpAddr, now: Instant) -> Choice;
 
-    /// The endpoints among which it chooses now, for metrics.
-    fn endpoints(&self) -> Arc<[Arc<Endpoint>]>;
-
     /// The client has a connection to, or an association with, this endpoint.
     fn connected(&self, client: IpAddr, endpoint: &Arc<Endpoint>, now: Instant);
 

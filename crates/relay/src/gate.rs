@@ -50,14 +50,6 @@ impl Target {
         }
     }
 
-    /// All ports; one may occur several times.
-    pub(crate) fn ports(&self) -> Vec<Arc<Port>> {
-        match self {
-            Self::Port(port) => vec![Arc::clone(port)],
-            Self::Gate(_, route) => route.ports(),
-        }
-    }
-
     /// The port of one connection. At a gate there is none if the original destination is unknown, is the gate itself, or has no
     /// route.
     pub(crate) fn port_of(&self, stream: &TcpStream) -> Option<Arc<Port>> {

@@ -136,6 +136,14 @@ impl ListenerStatus {
         }
     }
 
+    /// Why it is not open; `None` if it is. Without a system call.
+    pub(crate) fn error(&self) -> Option<ListenerError> {
+        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Open(_) => None,
+            State::Failed(error) | State::Lost(error) => Some(error.clone()),
+        }
+    }
+
     /// A duplicate of the socket, if it is open.
     pub(crate) fn socket(&self) -> Option<io::Result<OpenSocket>> {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {

@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use crate::choose::{Choice, Choose};
 use crate::counters::{Gauge, PortCounters, Totals};
-use crate::endpoint::Endpoint;
 use crate::sources::SourceRanges;
 
 /// A service port. Several listeners can serve the same one, over TCP or UDP.
@@ -75,12 +74,6 @@ impl Port {
     /// The counters.
     pub fn counters(&self) -> &PortCounters {
         &self.counters
-    }
-
-    /// The endpoints that it has now, each with its counters. Those that were removed are not among them, though their connections
-    /// may live.
-    pub fn endpoints(&self) -> Arc<[Arc<Endpoint>]> {
-        self.choose.endpoints()
     }
 
     /// Replaces the source ranges; `None` admits every client. Holds for new connections and for every datagram.

@@ -16,7 +16,6 @@ use crate::counters::Totals;
 use crate::endpoint::Endpoint;
 use crate::gate::{Gate, Target};
 use crate::listener::{self, Listener, ListenerError, ListenerState, ListenerStatus, Reopening, Serving};
-use crate::port::Port;
 use crate::protocol::Protocol;
 use crate::socket::Bind;
 use crate::system::OpenSocket;
@@ -169,16 +168,10 @@ impl Relay {
         states
     }
 
-    /// All ports that listeners and gates serve, each once, by name: for their counters and those of their endpoints. Takes no lock
-    /// that a connection needs, except those of routes and endpoints for a moment each.
-    pub fn ports(&self) -> Vec<Arc<Port>> {
+    /// The listeners and gates that are not open, with the reason of each. Without a system call.
+    pub fn failing(&self) -> HashMap<ListenerId, ListenerError> {
         let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        let targets: Vec<Target> = listeners.values().map(|listener| listener.status.target()).collect();
-        drop(listeners);
-        let mut ports: Vec<_> = targets.iter().flat_map(Target::ports).collect();
-        ports.sort_unstable_by(|one, other| (one.name(), Arc::as_ptr(one)).cmp(&(other.name(), Arc::as_ptr(other))));
-        ports.dedup_by(|one, other| Arc::ptr_eq(one, other));
-        ports
+        listeners.iter().filter_map(|(&id, listener)| Some((id, listener.status.error()?))).collect()
     }
 
     /// Duplicates of all open sockets of listeners and gates, to hand them over to another process: either process can accept the

@@ -17,10 +17,6 @@ const PARTS: usize = 16;
 pub trait Route: Debug + Send + Sync {
     /// The port that serves connections to this destination; `None` refuses them.
     fn route(&self, destination: SocketAddr) -> Option<Arc<Port>>;
-
-    /// The ports of all destinations, in any order; one may occur several times. For metrics, so it must not hold a lock for long
-    /// that [`Self::route`] needs.
-    fn ports(&self) -> Vec<Arc<Port>>;
 }
 
 /// A destination of clients.
@@ -96,14 +92,6 @@ impl Route for Routes {
     fn route(&self, destination: SocketAddr) -> Option<Arc<Port>> {
         self.find(destination.into()).or_else(|| self.find(Destination::AnyAddress(destination.port())))
     }
-
-    fn ports(&self) -> Vec<Arc<Port>> {
-        let mut ports = Vec::with_capacity(self.len());
-        for part in &self.parts {
-            ports.extend(part.read().unwrap_or_else(PoisonError::into_inner).values().cloned());
-        }
-        ports
-    }
 }
 
 #[cfg(test)]
@@ -160,11 +148,7 @@ mod tests {
                     prop_assert_eq!(names(routes.route(address(host, number))), modelled.cloned());
                 }
             }
-            let mut listed: Vec<_> = routes.ports().iter().map(|port| port.name().to_owned()).collect();
-            let mut modelled: Vec<_> = model.into_values().collect();
-            listed.sort_unstable();
-            modelled.sort_unstable();
-            prop_assert_eq!(listed, modelled);
+            prop_assert_eq!(routes.len(), model.len());
         }
     }
 }

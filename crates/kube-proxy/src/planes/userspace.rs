@@ -38,7 +38,7 @@ pub(super) const PLANE: Plane = Plane {
     // It needs none.
     initialize: |_| Ok(()),
     remove_leftovers,
-    // What an earlier run has left leads to listeners that have ended with it.
+    // The table and the routes of an earlier run lead to listeners that ended with its process.
     in_use: |_| Ok(false),
     // The way bind serves what it can without.
     needs_net_admin: false,

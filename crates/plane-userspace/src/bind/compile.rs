@@ -118,7 +118,7 @@ fn is_missing(context: &Context, vip: IpAddr) -> bool {
 fn origins(context: &Context) -> Origins {
     let pods = match context.local {
         Some(LocalDetector::Cidr(range)) => Some(range),
-        // The model leaves out what a socket can't know.
+        // A listening socket reports no interface of its client: the model has no such detector in this profile.
         Some(LocalDetector::Bridge(_) | LocalDetector::InterfacePrefix(_)) | None => None,
     };
     Origins { local: Arc::clone(&context.local_addresses), pods }

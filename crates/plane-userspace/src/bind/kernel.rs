@@ -28,13 +28,12 @@ pub type BindEngine = Engine<Binding, Layered<BindObject>>;
 #[cfg(target_os = "linux")]
 pub fn engine(
     family: Family,
-    binds: bool,
     relay: &SharedRelay,
     reports: ListenerReports,
 ) -> io::Result<(BindEngine, impl FnOnce() -> io::Error + Send + use<>)> {
     let routes = RouteLayer::open(family)?;
     let listener = routes.listener()?;
-    Ok((over(routes, Binding::new(family, binds), relay, reports), listener))
+    Ok((over(routes, Binding::new(family, true), relay, reports), listener))
 }
 
 /// The engine of one family that serves at addresses that interfaces have.

@@ -3,7 +3,7 @@
 //! A listener that can't be opened is no refusal: the relay tries it again, and the other frontends of its Service are served. It is
 //! reported.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -170,13 +170,11 @@ impl ListenerLayer {
 
     /// Notes the listeners that have failed since the last look, or are open again.
     fn look(&mut self) {
-        let states: HashMap<ListenerId, ListenerState> = self.shared.relay.states().into_iter().collect();
+        let failing = self.shared.relay.failing();
         for (place, Listening { id, .. }) in &self.listeners {
-            match states.get(id) {
-                Some(ListenerState::Failed(error) | ListenerState::Lost(error)) => {
-                    self.failing.insert(*place, error.text.clone());
-                }
-                Some(ListenerState::Open(_)) | None => self.failing.remove(place),
+            match failing.get(id) {
+                Some(error) => self.failing.insert(*place, error.text.clone()),
+                None => self.failing.remove(place),
             }
         }
     }

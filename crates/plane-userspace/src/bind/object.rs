@@ -14,7 +14,7 @@ use crate::port::{PortId, PortSpec, scope_word};
 /// One object that this way owns, in the kernel or in the relay.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BindObject {
-    /// the facts by which clients are told apart
+    /// the facts that tell where a client is
     Origins(Origins),
     /// a service port of the relay
     Port(PortId, PortSpec),
@@ -27,7 +27,7 @@ pub enum BindObject {
 /// Identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BindKey {
-    /// the facts by which clients are told apart
+    /// the facts that tell where a client is
     Origins,
     /// a service port
     Port(PortId),
@@ -37,7 +37,7 @@ pub enum BindKey {
     Listener(Place),
 }
 
-/// The facts by which clients are told apart.
+/// The facts that tell where a client is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Origins {
     /// the addresses of the machine's interfaces, sorted. Those of Services are the machine's, too

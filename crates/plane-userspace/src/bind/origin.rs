@@ -105,11 +105,6 @@ impl Choose for ChooseByOrigin {
         self.balancer(client).map(|balancer| balancer.choose(client, now)).unwrap_or_default()
     }
 
-    /// Those of both scopes: one may occur twice.
-    fn endpoints(&self) -> Arc<[Arc<Endpoint>]> {
-        self.cluster.iter().chain(&self.local).flat_map(|balancer| balancer.endpoints().to_vec()).collect()
-    }
-
     fn connected(&self, client: IpAddr, endpoint: &Arc<Endpoint>, now: Instant) {
         if let Some(balancer) = self.balancer(client) {
             balancer.connected(client, endpoint, now);

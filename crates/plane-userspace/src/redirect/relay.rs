@@ -142,6 +142,8 @@ impl RelayLayer {
         if let Some(port) = self.ports.remove(id) {
             self.shared.directory.remove_port(self.family, id, &port);
         }
+        // A listener that never opened is no object, so nothing deletes it.
+        self.failing.remove(&Door::Datagrams(id.clone()));
         self.balancers.close(id);
     }
 

@@ -126,10 +126,6 @@ impl Choose for Balancer {
         choice
     }
 
-    fn endpoints(&self) -> Arc<[Arc<Endpoint>]> {
-        self.endpoints()
-    }
-
     fn connected(&self, client: IpAddr, endpoint: &Arc<Endpoint>, now: Instant) {
         if let Some(map) = self.affinity() {
             map.record(client, endpoint, now);

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ferry_relay::{
-    Balancer, Bind, Config, Destination, Gate, Inheritance, Listener, ListenerId, ListenerState, Port, Protocol,
-    Routes, SocketName, SourceRanges,
+    Bind, Config, Destination, Gate, Inheritance, Listener, ListenerId, ListenerState, Protocol, Routes, SocketName,
+    SourceRanges,
 };
 use socket2::{Domain, Socket, Type};
 
@@ -218,48 +218,6 @@ fn a_gate_whose_port_is_taken_is_tried_again() {
         drop(other);
         eventually("it is open", || relay.states()[0].1 == ListenerState::Open(taken));
         assert!(is_refused(taken));
-    });
-}
-
-#[test]
-fn ports_and_endpoints_are_listed_with_their_counters() {
-    isolated(|| {
-        let echoes = [Echo::new(b'a'), Echo::new(b'b')];
-        let named = |name: &str, endpoints: &[SocketAddr]| {
-            let balancer = Arc::new(Balancer::new(None, Duration::ZERO));
-            balancer.replace(endpoints);
-            Arc::new(Port::new(name, balancer, 100))
-        };
-        let both = [echoes[0].address, echoes[1].address];
-        let [a, b, c] = [named("a", &both), named("b", &both[1..]), named("c", &[])];
-        let (relay, routes) = (Running::new(config()), Arc::new(Routes::new()));
-        let gate = open(&relay, 1, "127.0.0.1", &routes);
-        redirect(gate.port());
-        routes.insert(at("192.0.2.1:80").into(), Arc::clone(&b));
-        routes.insert(Destination::AnyAddress(30001), Arc::clone(&b));
-        routes.insert(at("192.0.2.2:80").into(), Arc::clone(&a));
-        let direct = relay.listen(2, Protocol::Tcp, LOOPBACK, &a);
-        relay.listen(3, Protocol::Udp, LOOPBACK, &c);
-        for address in [direct, at("192.0.2.2:80"), at("192.0.2.1:80")] {
-            converses(&mut greeted(address).unwrap().0).unwrap();
-        }
-        let listed: Vec<_> = relay
-            .ports()
-            .iter()
-            .map(|port| {
-                let endpoints = port.endpoints();
-                let of_endpoints = endpoints.iter().map(|endpoint| endpoint.counters().connections.value());
-                (port.name().to_owned(), port.counters().connections.value(), of_endpoints.collect::<Vec<_>>())
-            })
-            .collect();
-        assert_eq!(
-            listed,
-            [("a".to_owned(), 2, vec![1, 1]), ("b".to_owned(), 1, vec![1]), ("c".to_owned(), 0, vec![])]
-        );
-        routes.remove(at("192.0.2.1:80").into());
-        relay.remove(ListenerId(3));
-        let names: Vec<_> = relay.ports().iter().map(|port| port.name().to_owned()).collect();
-        assert_eq!(names, ["a", "b"], "b has a route still");
     });
 }
 

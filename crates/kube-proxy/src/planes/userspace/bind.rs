@@ -23,15 +23,18 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
     let binds = platform::require_net_admin().is_ok();
     if !binds {
         tracing::warn!(
-            "Without the capability CAP_NET_ADMIN addresses of Services can't be made this machine's: only node ports, and addresses that \
-             interfaces have, are served"
+            "Missing capability CAP_NET_ADMIN: cluster IPs are not served, only node ports and addresses that interfaces have. Grant it to the \
+             systemd unit or container to serve all"
         );
     }
     let (shared, workers) = serving::relay(opening, None)?;
     let mut listeners = Vec::new();
     let mut open = |family| -> Result<Box<dyn SyncEngine>, CommitError> {
         let reports = serving::listener_reports(opening, family);
-        let (mut engine, listener) = bind::engine(family, binds, &shared, reports).map_err(CommitError::Unusable)?;
+        if !binds {
+            return Ok(Box::new(bind::engine_without_addresses(family, &shared, reports)));
+        }
+        let (mut engine, listener) = bind::engine(family, &shared, reports).map_err(CommitError::Unusable)?;
         engine.kernel_mut().prepare()?;
         listeners.push((family, listener));
         Ok(Box::new(engine))

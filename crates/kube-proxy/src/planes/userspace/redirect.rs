@@ -25,7 +25,7 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
         let reports = serving::listener_reports(opening, family);
         let engine = redirect::engine(family, &commit_lock, &shared, reports);
         let mut engine = engine.map_err(CommitError::Unusable)?;
-        // What the kernel lacks is reported at the start.
+        // A kernel without nf_tables, or without one of the expressions, is reported at the start.
         engine.kernel_mut().prepare()?;
         Ok(Box::new(engine))
     };

@@ -6,25 +6,28 @@ use ferry_plane::{CommitError, Served};
 
 use super::{Tried, bind, engines, redirect};
 use crate::planes::{Engines, Opened, Opening, RetireError, Retirement, RuleDomain};
+use crate::platform;
 
 /// The chains of upstream's mode userspace. This mode has none.
 pub(super) const PORTALS: RuleDomain =
     RuleDomain { mode: MODE_USERSPACE, name: "iptables chains of mode userspace", retire: retire_portals };
 
-/// Opens the configured way. Without one: `redirect`, or `bind` where the machine lacks what that needs.
+/// Opens the configured way. Without one: `redirect`, or `bind` where the privilege or the kernel's support for that is missing.
 pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     match opening.config.ferry.userspace.way.as_str() {
         WAY_BIND => Ok(engines(opening, bind::open(opening)?, WAY_BIND, None)),
         WAY_REDIRECT => Ok(engines(opening, redirect::open(opening)?, WAY_REDIRECT, None)),
         _ => {
-            let lacks = match redirect::open(opening) {
-                Ok(tried) => match tried.lacks() {
+            let lacking = if let Err(missing) = platform::require_net_admin() {
+                format!("{missing:#}")
+            } else {
+                let tried = redirect::open(opening)?;
+                match tried.lacking() {
                     None => return Ok(engines(opening, tried, WAY_REDIRECT, None)),
-                    Some(lacks) => lacks,
-                },
-                Err(error) => format!("{error:#}"),
+                    Some(lacking) => lacking,
+                }
             };
-            Ok(engines(opening, bind::open(opening)?, WAY_BIND, Some(lacks)))
+            Ok(engines(opening, bind::open(opening)?, WAY_BIND, Some(lacking)))
         }
     }
 }
@@ -32,9 +35,9 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
 // === impl Tried ===
 
 impl Tried {
-    /// What the machine lacks for every family, if none can be served and none may be later.
-    fn lacks(&self) -> Option<String> {
-        let lacks = |(family, opened): &Opened| match opened {
+    /// Why no family can be served now or later; `None` if one can.
+    fn lacking(&self) -> Option<String> {
+        let reason = |(family, opened): &Opened| match opened {
             Err(error @ CommitError::Unusable(_)) => Some(format!("{family}: {error}")),
             Err(
                 CommitError::Busy(_)
@@ -44,8 +47,8 @@ impl Tried {
             )
             | Ok(_) => None,
         };
-        let lacking: Option<Vec<String>> = self.families.iter().map(lacks).collect();
-        lacking.map(|reasons| reasons.join("; "))
+        let reasons: Option<Vec<String>> = self.families.iter().map(reason).collect();
+        reasons.map(|reasons| reasons.join("; "))
     }
 }
 

@@ -122,7 +122,7 @@ every_mode! {
 #[test]
 fn in_an_unprivileged_user_namespace_way_bind_meets_what_each_case_wants() {
     let output = Command::new("setpriv")
-        // Without CAP_SETFCAP nobody may map user 0 (user_namespaces(7)).
+        // Without CAP_SETFCAP no process may map user 0 (user_namespaces(7)).
         .args(["--bounding-set=-all,+setfcap", "--inh-caps=-all,+setfcap", "--no-new-privs", "--"])
         .args(["unshare", "--user", "--map-root-user", "--net", "--"])
         .arg(std::env::current_exe().unwrap())

@@ -99,7 +99,7 @@ impl Bundle {
     /// Runs it in the network of a host.
     fn start(&self, host: &Host) -> Container {
         let log = std::fs::File::create(self.log_file()).expect("making a log");
-        // The names of buildah's containers are used again, while crun may know the last one of that name.
+        // The names of buildah's containers are used again, while crun may still have a record of the last one of that name.
         let of_bundle = self.folder.file_name().expect("a folder has a name").display();
         let name = format!("ferry-test-{}-{of_bundle}", std::process::id());
         let bundle = self.folder.display().to_string();

@@ -10,7 +10,7 @@ use ferry_lab::proxy::{Config, NFTABLES};
 use ferry_lab::stage::{Directory, slowly, until};
 use ferry_lab::{Family, Host, Lab, Manifests, Place, Protocol, Proxy, Service};
 
-use super::{ECHO, assert_unharmed, busy, config, echo, hammers, held_by, own, stage};
+use super::{ECHO, NO_RETRY, assert_unharmed, busy, config, echo, hammers, held_by, own, stage};
 use crate::support::{EXECUTABLE, alone, folder, run_to_end};
 
 const BIND: &str = "userspaceWay: bind";
@@ -136,7 +136,7 @@ fn without_the_right_to_change_the_network_node_ports_are_served() {
     proxy.wait_until_healthy();
     assert_eq!(proxy.metric("kubeproxy_userspace_way", &["way=\"bind\""]), 1.0);
     let log = proxy.log();
-    let line = log.lines().find(|line| line.contains("Preferred way can't be used")).unwrap();
+    let line = log.lines().find(|line| line.contains("Way redirect can't be used")).unwrap();
     assert!(line.contains("CAP_NET_ADMIN"), "{line}");
 }
 
@@ -165,6 +165,6 @@ fn established_connections_outlive_changes_of_others_and_end_with_their_grace() 
     stage.set(&Manifests::new());
     until("the end of the grace", slowly(Duration::from_secs(10)), || held.is_broken());
     held.finish();
-    let refused = lab.from(Place::PodB).tcp(to[0], 1);
+    let refused = lab.from(Place::PodB).patience(NO_RETRY).tcp(to[0], 1);
     assert!(!refused.all_answered(), "{refused}");
 }
