@@ -38,12 +38,26 @@ impl Case {
     }
 
     fn read(folder: PathBuf) -> Self {
+        let config = text(&folder, "config.yaml");
+        let config = config.unwrap_or_else(|| panic!("{} has no config.yaml", folder.display()));
+        Self::in_folder(&config, folder)
+    }
+
+    /// The same objects with another configuration.
+    pub fn with_config(&self, config: &str) -> Self {
+        Self::in_folder(config, self.folder.clone())
+    }
+
+    /// A file of the folder, if it is there.
+    pub fn text(&self, file: &str) -> Option<String> {
+        text(&self.folder, file)
+    }
+
+    fn in_folder(config: &str, folder: PathBuf) -> Self {
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
-        let text = |file: &str| fs::read_to_string(folder.join(file)).ok();
-        let required = |file: &str| text(file).unwrap_or_else(|| panic!("case {name} has no {file}"));
-        let manifests = [Some(required("objects.yaml")), text("node.yaml")];
-        let manifests: Vec<String> = manifests.into_iter().flatten().collect();
-        Self { folder: folder.clone(), ..Self::of(&name, &required("config.yaml"), &manifests) }
+        let objects = text(&folder, "objects.yaml").unwrap_or_else(|| panic!("case {name} has no objects.yaml"));
+        let manifests: Vec<String> = [Some(objects), text(&folder, "node.yaml")].into_iter().flatten().collect();
+        Self { folder, ..Self::of(&name, config, &manifests) }
     }
 
     /// A case without a folder, from a configuration and from manifests with the objects and the Node.
@@ -63,6 +77,10 @@ impl Case {
         local_addresses.extend(of_node.iter().filter_map(|address| address.address.as_ref().ok()));
         Self { name: name.to_owned(), folder: PathBuf::new(), settings, store, local_addresses }
     }
+}
+
+fn text(folder: &Path, file: &str) -> Option<String> {
+    fs::read_to_string(folder.join(file)).ok()
 }
 
 /// Decodes the objects of a manifest.

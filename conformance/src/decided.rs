@@ -27,7 +27,11 @@ pub struct Decided {
 impl Decided {
     /// Resolves a case with this mode's profile.
     pub fn of<M: Mode>(case: &Case, family: Family) -> Self {
-        let profile = &M::Compiler::PROFILE;
+        Self::by(case, family, &M::Compiler::PROFILE)
+    }
+
+    /// Resolves a case with this profile.
+    pub fn by(case: &Case, family: Family, profile: &Profile) -> Self {
         let context = facts::context(&case.settings, case.store.node(), &case.local_addresses, profile, family);
         let mut store = case.store.clone();
         store.serve_node_ports_at(facts::node_port_addresses(&case.settings, case.store.node(), &case.local_addresses));
@@ -51,12 +55,7 @@ impl Decided {
 
     /// The objects that this compiler makes.
     pub fn compiled_by<C: Compile>(&self, compiler: &C) -> Vec<C::Object> {
-        let mut objects = Vec::new();
-        compiler.compile(&self.context, &Unit::Base(self.base.clone()), &mut objects);
-        for state in &self.states {
-            compiler.compile(&self.context, &Unit::Service(state.clone()), &mut objects);
-        }
-        objects
+        self.delta(&Delta::default()).compiled(compiler)
     }
 
     /// The delta from the previously offered one to this state, with removals of missing services.

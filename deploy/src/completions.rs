@@ -1,6 +1,6 @@
 //! Shell completions, generated from the flag table.
 
-use ferry_kube_proxy::cli::Flag;
+use ferry_kube_proxy::cli::{Flag, INSPECTIONS};
 
 use crate::values::{self, Values};
 
@@ -10,7 +10,7 @@ const ORIGIN: &str = "Completion of kube-proxy's flags; generated from its flag 
 /// The script for bash, to be installed as `kube-proxy` in bash-completion's folder, or to be sourced.
 pub fn bash() -> String {
     let mut cases = String::new();
-    for flag in values::current() {
+    for flag in values::current().chain(values::own()) {
         let action = match values::of(flag) {
             Values::None => continue,
             Values::Free => "COMPREPLY=(); return".to_owned(),
@@ -26,6 +26,11 @@ pub fn bash() -> String {
         };
         cases.push_str(&format!("    {}) {action} ;;\n", spellings(flag).join(" | ")));
     }
+    let own = INSPECTIONS.iter().map(|inspected| {
+        let flags: Vec<String> = inspected.flags.iter().flat_map(spellings).collect();
+        format!("    {}) words+=' {}' ;;\n", inspected.name, flags.join(" "))
+    });
+    let (own, names): (String, Vec<&str>) = (own.collect(), names().collect());
     let all: Vec<String> = values::current().flat_map(spellings).chain(["-h".into(), "--help".into()]).collect();
     format!(
         "# {ORIGIN}
@@ -39,32 +44,51 @@ _kube_proxy() {{
   fi
   case $flag in
 {cases}  esac
-  mapfile -t COMPREPLY < <(compgen -W '{}' -- \"$cur\")
+  local words='{}'
+  case ${{COMP_WORDS[1]}} in
+{own}  esac
+  if (( COMP_CWORD == 1 )); then
+    words+=' {}'
+  fi
+  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")
 }}
 complete -F _kube_proxy kube-proxy
 ",
-        all.join(" ")
+        all.join(" "),
+        names.join(" ")
     )
 }
 
 /// The script for zsh, to be installed as `_kube-proxy` in a folder of `fpath`.
 pub fn zsh() -> String {
-    let mut text = format!("#compdef kube-proxy\n# {ORIGIN}\n_arguments -s \\\n");
-    for flag in values::current() {
-        let help = zsh_text(flag.help);
-        for spelling in spellings(flag) {
-            // `=` admits `--name=value` and `--name value`; -v takes its value also without a blank
-            let sign = if spelling.starts_with("--") { "=" } else { "+" };
-            let spec = match values::of(flag) {
-                Values::None => format!("{spelling}[{help}]"),
-                values => {
-                    format!("{spelling}{sign}[{help}]:{}:{}", flag.kind.word().replace(':', ""), zsh_action(values))
-                }
-            };
-            text.push_str(&format!("  '{spec}' \\\n"));
-        }
+    let mut text = format!("#compdef kube-proxy\n# {ORIGIN}\nlocal -a own\ncase $words[2] in\n");
+    for inspected in INSPECTIONS {
+        let specs: Vec<String> = inspected.flags.iter().flat_map(zsh_specs).collect();
+        text.push_str(&format!("  {}) own=({}) ;;\n", inspected.name, specs.join(" ")));
+    }
+    let names: Vec<&str> = names().collect();
+    text.push_str(&format!("esac\n_arguments -s $own '1::subcommand:({})' \\\n", names.join(" ")));
+    for spec in values::current().flat_map(zsh_specs) {
+        text.push_str(&format!("  {spec} \\\n"));
     }
     text + "  '(-h --help)'{-h,--help}'[Print the usage and exit.]'\n"
+}
+
+/// The specification of each spelling of a flag.
+fn zsh_specs(flag: &Flag) -> Vec<String> {
+    let help = zsh_text(flag.help);
+    let spec = |spelling: String| {
+        // `=` admits `--name=value` and `--name value`; -v takes its value also without a blank
+        let sign = if spelling.starts_with("--") { "=" } else { "+" };
+        match values::of(flag) {
+            Values::None => format!("'{spelling}[{help}]'"),
+            values => {
+                let word = flag.kind.word().replace(':', "");
+                format!("'{spelling}{sign}[{help}]:{word}:{}'", zsh_action(values))
+            }
+        }
+    };
+    spellings(flag).into_iter().map(spec).collect()
 }
 
 fn zsh_action(values: Values) -> String {
@@ -85,18 +109,38 @@ fn zsh_text(text: &str) -> String {
 pub fn fish() -> String {
     let mut text = format!("# {ORIGIN}\ncomplete -c kube-proxy -f\n");
     for flag in values::current() {
-        let name = if flag.name.len() == 1 { format!("-s {0} -l {0}", flag.name) } else { format!("-l {}", flag.name) };
-        let rest = match values::of(flag) {
-            Values::None => String::new(),
-            Values::Free => " -x".into(),
-            Values::File => " -r -F".into(),
-            Values::Directory => " -x -a '(__fish_complete_directories)'".into(),
-            Values::OneOf(list) => format!(" -x -a '{}'", list.join(" ")),
-        };
-        let help = flag.help.replace('\\', "\\\\").replace('\'', "\\'");
-        text.push_str(&format!("complete -c kube-proxy {name} -d '{help}'{rest}\n"));
+        text.push_str(&format!("complete -c kube-proxy {}\n", fish_option(flag)));
+    }
+    for inspected in INSPECTIONS {
+        let (name, about) = (inspected.name, fish_text(inspected.about));
+        text.push_str(&format!("complete -c kube-proxy -n __fish_use_subcommand -a {name} -d '{about}'\n"));
+        for flag in inspected.flags {
+            let seen = format!("-n '__fish_seen_subcommand_from {name}'");
+            text.push_str(&format!("complete -c kube-proxy {seen} {}\n", fish_option(flag)));
+        }
     }
     text + "complete -c kube-proxy -s h -l help -d 'Print the usage and exit.'\n"
+}
+
+fn fish_option(flag: &Flag) -> String {
+    let name = if flag.name.len() == 1 { format!("-s {0} -l {0}", flag.name) } else { format!("-l {}", flag.name) };
+    let rest = match values::of(flag) {
+        Values::None => String::new(),
+        Values::Free => " -x".into(),
+        Values::File => " -r -F".into(),
+        Values::Directory => " -x -a '(__fish_complete_directories)'".into(),
+        Values::OneOf(list) => format!(" -x -a '{}'", list.join(" ")),
+    };
+    format!("{name} -d '{}'{rest}", fish_text(flag.help))
+}
+
+fn fish_text(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('\'', "\\'")
+}
+
+/// The names of all subcommands.
+fn names() -> impl Iterator<Item = &'static str> {
+    INSPECTIONS.iter().map(|inspected| inspected.name)
 }
 
 /// How a flag is written: of one letter, also with a single dash.

@@ -1,6 +1,6 @@
 //! The manual page `kube-proxy(8)`, generated from the flag table.
 
-use ferry_kube_proxy::cli::{Effect, Flag};
+use ferry_kube_proxy::cli::{Effect, Flag, INSPECTIONS};
 use ferry_kube_proxy::version;
 
 use crate::epoch::Epoch;
@@ -12,6 +12,7 @@ pub fn page(epoch: Epoch) -> String {
     page.head(epoch);
     page.description();
     page.options();
+    page.subcommands();
     page.rest();
     page.0
 }
@@ -86,6 +87,19 @@ impl Page {
         self.entry("-h, --help", "Print the usage and exit.");
         self.flags("Effective without --config", &with(&[Effect::Config, Effect::Deprecated]));
         self.flags("Accepted without effect", &with(&[Effect::Nothing]));
+    }
+
+    fn subcommands(&mut self) {
+        self.section("SUBCOMMANDS");
+        self.text("They show something instead of running, and take the options that set the configuration, too.");
+        for inspected in INSPECTIONS {
+            let flags: Vec<&Flag> = inspected.flags.iter().collect();
+            self.flags(&format!("kube-proxy {}", inspected.name), &flags);
+            self.text(inspected.about);
+            for (line, what) in inspected.examples {
+                self.entry(line, &format!("Prints {what}."));
+            }
+        }
     }
 
     fn flags(&mut self, title: &str, flags: &[&Flag]) {

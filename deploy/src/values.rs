@@ -1,6 +1,6 @@
 //! The values of flags, beyond the syntax in the flag table.
 
-use ferry_kube_proxy::cli::{FLAGS, Flag, ValueKind};
+use ferry_kube_proxy::cli::{FLAGS, Flag, INSPECTIONS, ValueKind};
 
 /// What completes a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,11 +17,12 @@ pub enum Values {
     OneOf(&'static [&'static str]),
 }
 
-const MODES: Values = Values::OneOf(&["iptables", "ipvs", "nftables"]);
+const MODES: Values = Values::OneOf(&["iptables", "ipvs", "nftables", "userspace"]);
 
 /// The flags whose values are not just any text.
 const KNOWN: &[(&str, Values)] = &[
     ("config", Values::File),
+    ("dump", Values::File),
     ("detect-local-mode", Values::OneOf(&["BridgeInterface", "ClusterCIDR", "InterfaceNamePrefix", "NodeCIDR"])),
     (
         "ipvs-scheduler",
@@ -31,6 +32,8 @@ const KNOWN: &[(&str, Values)] = &[
     ("kubeconfig", Values::File),
     ("logging-format", Values::OneOf(&["json", "text"])),
     ("manifests", Values::Directory),
+    ("mode", MODES),
+    ("part", Values::OneOf(&["addresses", "ip6tables", "iptables", "ipvsadm", "listeners", "nft", "relay", "routes"])),
     ("proxy-mode", MODES),
     ("proxy-mode-fallback", MODES),
     ("write-config-to", Values::File),
@@ -49,6 +52,11 @@ pub fn current() -> impl Iterator<Item = &'static Flag> {
     FLAGS.iter().filter(|flag| !flag.is_of_older_releases())
 }
 
+/// The flags of subcommands alone.
+pub fn own() -> impl Iterator<Item = &'static Flag> {
+    INSPECTIONS.iter().flat_map(|inspected| inspected.flags)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,7 +64,8 @@ mod tests {
     #[test]
     fn every_known_name_is_a_current_flag_with_a_value() {
         for (name, values) in KNOWN {
-            let flag = current().find(|flag| flag.name == *name).unwrap_or_else(|| panic!("no flag {name}"));
+            let flag =
+                current().chain(own()).find(|flag| flag.name == *name).unwrap_or_else(|| panic!("no flag {name}"));
             assert_eq!(of(flag), *values, "{name}");
         }
     }

@@ -15,6 +15,7 @@
 //!   writes Events to the API server; [`serve`] answers over HTTP, health checks of Services included.
 //! - [`reload`] has a new run take the process over when the configuration changes.
 //! - [`snapshot`] keeps the objects of the API server in a file, and serves from it at a start without the server.
+//! - [`inspect`] shows the desired state of objects instead of running.
 //! - [`logging`] prints klog's text format or JSON; [`version`] names the build.
 //!
 //! Threads: the main one serves HTTP and follows reports, `source` reads objects, `addresses` the machine's addresses, `core`
@@ -34,6 +35,7 @@ pub mod flows;
 pub mod handover;
 pub mod health;
 pub mod input;
+pub mod inspect;
 pub mod logging;
 pub mod metrics;
 pub mod origin;

@@ -20,7 +20,7 @@ use std::time::Duration;
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
 use ferry_model::{Endpoint, Profile, Settings};
-use ferry_plane::{CommitError, Served, SyncEngine};
+use ferry_plane::{CommitError, Delta, Served, SyncEngine};
 
 pub use ferry_plane_userspace::Onward;
 
@@ -55,6 +55,36 @@ pub struct Plane {
     in_use: fn(Family) -> io::Result<bool>,
     /// it can't be opened without `CAP_NET_ADMIN`
     needs_net_admin: bool,
+    offline: fn(&KubeProxyConfiguration) -> Offline,
+}
+
+/// What a mode does without a kernel, on any machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Offline {
+    /// its capabilities, by the way that the configuration chooses
+    pub profile: Profile,
+    /// prints what it would have in the kernel: parts in the order in which they are loaded
+    pub render: fn(&Rendering<'_>) -> Vec<Part>,
+}
+
+/// What is rendered.
+#[derive(Clone, Copy, Debug)]
+pub struct Rendering<'a> {
+    /// the desired state of each family
+    pub families: &'a [(Family, Delta)],
+    /// valid, with all defaults
+    pub config: &'a KubeProxyConfiguration,
+}
+
+/// The part of a rendered mode that one tool loads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// its name on the command line
+    pub name: &'static str,
+    /// the command that loads it from its input; `None` for what is held in the process of the proxy
+    pub loader: Option<&'static str>,
+    /// the text, without the comments of a loader that has none
+    pub text: String,
 }
 
 /// The name of the thread that waits for foreign changes and wakes the engines.
@@ -245,7 +275,7 @@ impl Plane {
     ///
     /// # Errors
     /// If this build lacks it.
-    fn named(mode: &str) -> Result<Self, NoPlane> {
+    pub fn named(mode: &str) -> Result<Self, NoPlane> {
         let plane = PLANES.iter().find(|plane| plane.mode == mode);
         plane.copied().ok_or_else(|| NoPlane { mode: mode.to_owned() })
     }
@@ -256,6 +286,11 @@ impl Plane {
     /// If the mode can't be used on this machine, whatever the family.
     fn engines(&self, opening: &Opening<'_>) -> anyhow::Result<Engines> {
         (self.open)(opening)
+    }
+
+    /// What it does without a kernel.
+    pub fn offline(&self, config: &KubeProxyConfiguration) -> Offline {
+        (self.offline)(config)
     }
 
     /// Sets the kernel parameters that the first sync would set, and that opening the engines doesn't.

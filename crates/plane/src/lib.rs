@@ -275,6 +275,20 @@ pub trait SyncEngine: Send {
     fn retire(self: Box<Self>, served: &mut Vec<Served>) -> Result<usize, CommitError>;
 }
 
+// === impl Delta ===
+
+impl Delta {
+    /// The objects that this compiler makes of its units, those of the base first. The order of a pool is the model's: nothing is in force
+    /// before. None without a context.
+    pub fn compiled<C: Compile>(&self, compiler: &C) -> Vec<C::Object> {
+        let mut objects = Vec::new();
+        if let Some(context) = &self.context {
+            self.units.values().flatten().for_each(|unit| compiler.compile(context, unit, &mut objects));
+        }
+        objects
+    }
+}
+
 // === impl Before ===
 
 // Derived, these would ask for the same of the objects.

@@ -1,6 +1,7 @@
 //! Parses the command line like upstream's flag library, with its error texts, output streams and exit codes.
 
 mod describe;
+mod inspections;
 mod overlay;
 mod table;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use ferry_api::config::{GoDuration, VModule};
 
+pub use inspections::{INSPECTIONS, Inspected, Inspection};
 pub use overlay::{apply, apply_logging, apply_own};
 pub use table::{Effect, FLAGS, Flag, ValueKind};
 
@@ -26,6 +28,8 @@ pub struct Flags(BTreeMap<&'static str, Vec<String>>);
 pub enum Request {
     /// run, or a command flag
     Run(Flags),
+    /// show something
+    Inspect(Inspection, Flags),
     /// print this on stdout and exit 0
     Print(String),
 }
@@ -43,25 +47,34 @@ const POSITIONALS: &str = "args";
 /// # Errors
 /// If a flag is unknown, a value is invalid, or there are positional arguments.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, UsageError> {
-    let args: Vec<OsString> = args.into_iter().collect();
-    let mut command = command();
+    let mut args: Vec<OsString> = args.into_iter().collect();
+    let inspected = args.get(1).and_then(|name| name.to_str()).and_then(Inspected::named);
+    if inspected.is_some() {
+        args.remove(1);
+    }
+    let mut command = command(inspected);
     let matches = match command.try_get_matches_from_mut(&args) {
         Ok(matches) => matches,
         Err(error) => return Err(usage(&mut command, &message(&error, &args))),
     };
-    let flags = given(&matches).map_err(|error| usage(&mut command, &error))?;
+    let flags = given(&matches, inspected).map_err(|error| usage(&mut command, &error))?;
     if matches.get_flag("help") {
         return Ok(Request::Print(command.render_help().to_string()));
     }
     let positionals: Vec<&String> = matches.get_many(POSITIONALS).into_iter().flatten().collect();
     if positionals.iter().any(|text| !text.is_empty()) {
         let list: Vec<String> = positionals.iter().map(|text| format!("{text:?}")).collect();
-        let message = format!("\"kube-proxy\" does not take any arguments, got [{}]", list.join(" "));
+        let name =
+            inspected.map_or_else(|| "kube-proxy".to_owned(), |inspected| format!("kube-proxy {}", inspected.name));
+        let message = format!("{name:?} does not take any arguments, got [{}]", list.join(" "));
         return Err(UsageError(format!("Error: {message}\n")));
     }
     version_asked(&flags).map_err(|error| usage(&mut command, &error)).map(|asked| match asked {
         Some(text) => Request::Print(text),
-        None => Request::Run(flags),
+        None => match inspected {
+            Some(inspected) => Request::Inspect(inspected.inspection, flags),
+            None => Request::Run(flags),
+        },
     })
 }
 
@@ -83,19 +96,40 @@ fn version_asked(flags: &Flags) -> Result<Option<String>, String> {
     }
 }
 
-fn command() -> Command {
+/// The parser of a subcommand, or of the program itself.
+fn command(inspected: Option<&Inspected>) -> Command {
+    let about = "Programs this node's kernel so that the addresses of Kubernetes Services lead to their endpoints.";
     let mut command = Command::new("kube-proxy")
-        .about("Programs this node's kernel so that the addresses of Kubernetes Services lead to their endpoints.")
-        .help_template("{about}\n\nUsage:\n  kube-proxy [flags]\n\nFlags:\n{options}\n")
+        .about(inspected.map_or(about, |inspected| inspected.about))
+        .help_template(help_template(inspected))
         .disable_help_flag(true)
         .disable_version_flag(true)
         .term_width(120)
         .arg(Arg::new(POSITIONALS).num_args(0..).action(ArgAction::Append).hide(true))
         .arg(Arg::new("help").short('h').long("help").action(ArgAction::SetTrue).help("help for kube-proxy"));
-    for flag in FLAGS {
+    for flag in flags_of(inspected) {
         command = command.arg(argument(flag));
     }
     command
+}
+
+/// All flags of a subcommand, its own first, or of the program itself.
+fn flags_of(inspected: Option<&Inspected>) -> impl Iterator<Item = &'static Flag> {
+    let own = inspected.map_or(&[][..], |inspected| inspected.flags);
+    own.iter().chain(FLAGS)
+}
+
+fn help_template(inspected: Option<&Inspected>) -> String {
+    let flags = "Flags:\n{options}\n";
+    let Some(Inspected { name, examples, .. }) = inspected else {
+        let names: Vec<String> =
+            INSPECTIONS.iter().map(|inspected| format!("  {:<8}{}", inspected.name, inspected.about)).collect();
+        let commands = format!("Subcommands:\n{}\n", names.join("\n"));
+        return format!("{{about}}\n\nUsage:\n  kube-proxy [flags]\n\n{flags}\n{commands}");
+    };
+    let examples: Vec<String> = examples.iter().map(|(line, what)| format!("  # {what}\n  {line}")).collect();
+    let examples = format!("Examples:\n{}\n", examples.join("\n"));
+    format!("{{about}}\n\nUsage:\n  kube-proxy {name} [flags]\n\n{examples}\n{flags}")
 }
 
 fn argument(flag: &Flag) -> Arg {
@@ -117,9 +151,9 @@ fn argument(flag: &Flag) -> Arg {
 }
 
 /// All given values, checked in the order of the command line.
-fn given(matches: &ArgMatches) -> Result<Flags, String> {
+fn given(matches: &ArgMatches, inspected: Option<&Inspected>) -> Result<Flags, String> {
     let mut values: Vec<(usize, &Flag, &String)> = Vec::new();
-    for flag in FLAGS {
+    for flag in flags_of(inspected) {
         let indices = matches.indices_of(flag.name).into_iter().flatten();
         let texts = matches.get_many::<String>(flag.name).into_iter().flatten();
         values.extend(indices.zip(texts).map(|(index, text)| (index, flag, text)));

@@ -339,7 +339,15 @@ fn the_documentation_says_what_each_flag_does() {
     for name in of(Effect::Renamed) {
         assert!(others.contains(&format!("`--{name}` is the old name of")), "{name}");
     }
-    for name in named(text).into_iter().filter(|name| !["help", "name"].contains(name)) {
-        assert!(FLAGS.iter().any(|flag| flag.name == name), "{name}");
+    let subcommands = section("Subcommands");
+    for inspected in INSPECTIONS {
+        let title = format!("### `kube-proxy {}`\n", inspected.name);
+        let own = subcommands.split_once(&title).unwrap().1.split("\n### ").next().unwrap();
+        assert!(inspected.flags.iter().all(|flag| named(own).contains(flag.name)), "{}", inspected.name);
+        assert!(inspected.examples.iter().all(|(line, _)| own.contains(line)), "{}", inspected.name);
+    }
+    let known = || INSPECTIONS.iter().flat_map(|inspected| inspected.flags).chain(FLAGS);
+    for name in named(text).into_iter().filter(|name| !["help", "name", "noflush"].contains(name)) {
+        assert!(known().any(|flag| flag.name == name), "{name}");
     }
 }

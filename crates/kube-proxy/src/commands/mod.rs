@@ -5,6 +5,7 @@ mod cleanup;
 mod config;
 mod init_only;
 mod inputs;
+mod inspect;
 mod reload;
 mod write_config;
 
@@ -26,6 +27,7 @@ pub use config::{Configured, complete};
 pub fn execute(args: Vec<std::ffi::OsString>) -> ExitCode {
     let flags = match cli::parse(args) {
         Ok(Request::Run(flags)) => flags,
+        Ok(Request::Inspect(inspection, flags)) => return inspected(inspect::output(inspection, &flags)),
         Ok(Request::Print(text)) => return print(&mut io::stdout(), &text, ExitCode::SUCCESS),
         Err(error) => return print(&mut io::stderr(), &error.to_string(), ExitCode::FAILURE),
     };
@@ -38,6 +40,14 @@ pub fn execute(args: Vec<std::ffi::OsString>) -> ExitCode {
             logging::command_failed(&format!("{error:#}"));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints the output of a subcommand, or why there is none.
+fn inspected(output: anyhow::Result<String>) -> ExitCode {
+    match output {
+        Ok(text) => print(&mut io::stdout(), &text, ExitCode::SUCCESS),
+        Err(error) => print(&mut io::stderr(), &format!("Error: {error:#}\n"), ExitCode::FAILURE),
     }
 }
 

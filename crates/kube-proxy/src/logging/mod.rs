@@ -41,8 +41,16 @@ static FILTER: OnceLock<Filter> = OnceLock::new();
 
 /// Starts logging. Calling it a second time has no effect.
 pub fn start(logging: &Logging) {
+    start_with(logging, Verbosity::new(logging.verbosity, &logging.vmodule));
+}
+
+/// The same for a command whose output is another: at verbosity 0 it logs warnings and errors alone.
+pub fn start_terse(logging: &Logging) {
+    start_with(logging, Verbosity::terse(logging.verbosity, &logging.vmodule));
+}
+
+fn start_with(logging: &Logging, verbosity: Verbosity) {
     let output = *OUTPUT.get_or_init(|| Output::of(logging));
-    let verbosity = Verbosity::new(logging.verbosity, &logging.vmodule);
     let (subscriber, filter) = subscriber(verbosity, output.format, output);
     if tracing::subscriber::set_global_default(subscriber).is_ok() {
         let _is_first = FILTER.set(filter);

@@ -128,6 +128,18 @@ fn verbosity_opens_levels() {
 }
 
 #[test]
+fn a_terse_log_begins_with_warnings() {
+    let log = |verbosity| {
+        logged_as(Verbosity::terse(verbosity, &[]), Format::Text, || {
+            tracing::info!("i");
+            tracing::warn!("w");
+            tracing::error!("e");
+        })
+    };
+    assert_eq!([0, 1].map(|verbosity| log(verbosity).lines().count()), [2, 3]);
+}
+
+#[test]
 fn vmodule_raises_the_level_of_single_files() {
     let pattern = |file_pattern: &str| VModule { file_pattern: file_pattern.to_owned(), verbosity: 4 };
     let log = |patterns: &[VModule]| {

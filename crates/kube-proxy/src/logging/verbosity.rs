@@ -37,6 +37,8 @@ const UPSTREAM: &[(&str, &[&str])] = &[
 #[derive(Clone, Debug)]
 pub(super) struct Verbosity {
     level: u32,
+    /// warnings and errors alone, at level 0
+    is_terse: bool,
     /// the first one that matches a file counts
     patterns: Vec<VModule>,
 }
@@ -58,7 +60,12 @@ pub(super) fn level_of(metadata: &Metadata<'_>) -> u32 {
 
 impl Verbosity {
     pub(super) fn new(level: u32, patterns: &[VModule]) -> Self {
-        Self { level, patterns: patterns.to_vec() }
+        Self { level, is_terse: false, patterns: patterns.to_vec() }
+    }
+
+    /// The same, but without informational lines at level 0.
+    pub(super) fn terse(level: u32, patterns: &[VModule]) -> Self {
+        Self { is_terse: level == 0, ..Self::new(level, patterns) }
     }
 
     /// Changes `-v`.
@@ -67,7 +74,7 @@ impl Verbosity {
     }
 
     fn logs(&self, metadata: &Metadata<'_>) -> bool {
-        if !metadata.target().starts_with(OURS) {
+        if self.is_terse || !metadata.target().starts_with(OURS) {
             // Libraries' own messages below warnings are of no use to operators.
             return *metadata.level() <= Level::WARN;
         }

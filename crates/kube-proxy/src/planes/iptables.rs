@@ -10,11 +10,13 @@ use ferry_api::object::Family;
 use ferry_kernel::iptables::{Backend, Failure, Table, Tool};
 use ferry_kernel::{nfacct, sysctl};
 use ferry_model::{NodePortSelection, Profile, Settings};
-use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
-use ferry_plane_iptables::{Counters, Features, IptablesCommitLock, backend, names};
+use ferry_plane::{CommitError, Delta, Kernel as _, Served, SyncEngine, Unit};
+use ferry_plane_iptables::{Counters, Features, Iptables, IptablesCommitLock, backend, names, render};
 use ipnet::IpNet;
 
-use super::{Engines, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, Retirement, RuleDomain};
+use super::{
+    Engines, LISTENER, Leftovers, Offline, Opened, Opening, Part, Plane, Rendering, RetireError, Retirement, RuleDomain,
+};
 use crate::metrics::mode::{self, IptablesCounts, IptablesFamilyCounts, IptablesMetrics};
 use crate::platform::TCP_BE_LIBERAL;
 use crate::threads::STACK_BYTES;
@@ -31,6 +33,7 @@ pub(super) const PLANE: Plane = Plane {
     remove_leftovers,
     in_use: ferry_plane_iptables::in_use,
     needs_net_admin: true,
+    offline: |_| Offline { profile: Profile::IPTABLES, render },
 };
 
 /// The chains of upstream's mode ipvs that no other mode has, in both variants: its other chains can't go before them.
@@ -92,6 +95,29 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         })?;
     }
     Ok(Engines { families, metrics, domains, serving: None, way: None })
+}
+
+/// As on a machine with all features: its accounting objects are there, and no table is missing.
+fn render(rendering: &Rendering<'_>) -> Vec<Part> {
+    let part = |(family, desired): &(Family, Delta)| {
+        let features = Features {
+            counts_invalid: true,
+            counts_localhost: desired.units.values().flatten().any(|unit| serves_loopback(unit)),
+            drops_invalid: !rendering.config.conntrack.tcp_be_liberal,
+            guards_loopback: false,
+            lacks_mangle: false,
+        };
+        let text = render::ruleset(*family, &desired.compiled(&Iptables::new(*family, features)));
+        match family {
+            Family::V4 => Part { name: "iptables", loader: Some("iptables-restore --noflush"), text },
+            Family::V6 => Part { name: "ip6tables", loader: Some("ip6tables-restore --noflush"), text },
+        }
+    };
+    rendering.families.iter().map(part).collect()
+}
+
+fn serves_loopback(unit: &Unit) -> bool {
+    matches!(unit, Unit::Base(base) if base.localhost)
 }
 
 /// Opens loopback to node ports, if they are served there.

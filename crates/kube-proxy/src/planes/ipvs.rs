@@ -13,11 +13,16 @@ use ferry_kernel::ipvs::Timeouts;
 use ferry_model::{Profile, Scheduler};
 use ferry_plane::{CommitError, Served, SyncEngine};
 use ferry_plane_ipvs::retire::{self, Left};
-use ferry_plane_ipvs::{ForwardingReports, Options, Pings, SchedulerReports, ServerOptions, Shared, names};
+use ferry_plane_ipvs::{
+    ForwardingReports, Ipvs, Options, Pings, SchedulerReports, ServerOptions, Shared, names, render,
+};
 
 use super::forward;
 use super::nftables::TABLE;
-use super::{Engines, Established, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, Retirement, RuleDomain};
+use super::{
+    Engines, Established, LISTENER, Leftovers, Offline, Opened, Opening, Part, Plane, Rendering, RetireError,
+    Retirement, RuleDomain,
+};
 use crate::input::{Input, NodeProblem, NodeWarning};
 use crate::metrics::mode::{self, IpvsMetrics};
 use crate::threads::STACK_BYTES;
@@ -35,6 +40,7 @@ pub(super) const PLANE: Plane = Plane {
     remove_leftovers,
     in_use: retire::in_use,
     needs_net_admin: true,
+    offline: |_| Offline { profile: Profile::IPVS, render },
 };
 
 /// The virtual servers, and the addresses of the device.
@@ -77,6 +83,22 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     Ok(Engines { families, metrics: Box::new(IpvsMetrics::register), domains: OWN, serving: None, way: None })
 }
 
+fn render(rendering: &Rendering<'_>) -> Vec<Part> {
+    let (mut tables, mut servers) = (Vec::new(), String::new());
+    let mut addresses = format!("link add {} type dummy\n", names::DEVICE);
+    for (family, desired) in rendering.families {
+        let objects = desired.compiled(&Ipvs::new(*family, pings(rendering.config)));
+        tables.push(render::table(*family, &objects));
+        servers += &render::servers(&objects);
+        addresses += &render::addresses(&objects);
+    }
+    vec![
+        Part { name: "nft", loader: Some("nft -f -"), text: tables.join("\n") },
+        Part { name: "ipvsadm", loader: Some("ipvsadm-restore"), text: servers },
+        Part { name: "addresses", loader: Some("ip -batch -"), text: addresses },
+    ]
+}
+
 /// The configured scheduler; blank is `rr`, as upstream's default.
 fn configured_scheduler(config: &KubeProxyConfiguration) -> anyhow::Result<Scheduler> {
     let name = config.ipvs.scheduler.as_str();
@@ -117,8 +139,12 @@ fn options(opening: &Opening<'_>, scheduler: Scheduler, family: Family) -> Optio
             forwarding_reports: Some(ForwardingReports(Arc::new(report_forwarding))),
         },
         strict_arp: ipvs.strict_arp,
-        pings: if ferry.ipvs_ping_only_with_endpoints { Pings::OnlyWithEndpoints } else { Pings::Answered },
+        pings: pings(opening.config),
     }
+}
+
+fn pings(config: &KubeProxyConfiguration) -> Pings {
+    if config.ferry.ipvs_ping_only_with_endpoints { Pings::OnlyWithEndpoints } else { Pings::Answered }
 }
 
 /// Whole seconds, as IPVS counts.

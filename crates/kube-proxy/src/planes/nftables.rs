@@ -6,11 +6,13 @@ use ferry_api::config::MODE_NFTABLES;
 use ferry_api::object::Family;
 use ferry_kernel::forward::Traffic;
 use ferry_model::Profile;
-use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
-use ferry_plane_nftables::{NftablesCommitLock, NftablesEngine, leftovers};
+use ferry_plane::{CommitError, Delta, Kernel as _, Served, SyncEngine};
+use ferry_plane_nftables::{Nftables, NftablesCommitLock, NftablesEngine, leftovers};
 
 use super::forward;
-use super::{Engines, LISTENER, Leftovers, Opened, Opening, Plane, RetireError, Retirement, RuleDomain};
+use super::{
+    Engines, LISTENER, Leftovers, Offline, Opened, Opening, Part, Plane, Rendering, RetireError, Retirement, RuleDomain,
+};
 use crate::metrics::mode::{self, NftablesMetrics};
 use crate::threads::STACK_BYTES;
 
@@ -27,6 +29,7 @@ pub(super) const PLANE: Plane = Plane {
     remove_leftovers,
     in_use: ferry_plane_nftables::in_use,
     needs_net_admin: true,
+    offline: |_| Offline { profile: Profile::NFTABLES, render },
 };
 
 /// The table of each family. That of mode ipvs has the same name, and replaces it.
@@ -56,6 +59,14 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
 
 fn engine(family: Family, commit_lock: &NftablesCommitLock) -> Result<NftablesEngine, CommitError> {
     ferry_plane_nftables::engine(family, commit_lock.clone()).map_err(CommitError::Unusable)
+}
+
+fn render(rendering: &Rendering<'_>) -> Vec<Part> {
+    let table = |(family, desired): &(Family, Delta)| {
+        ferry_plane_nftables::render::ruleset(*family, &desired.compiled(&Nftables::new(*family)))
+    };
+    let tables: Vec<String> = rendering.families.iter().map(table).collect();
+    vec![Part { name: "nft", loader: Some("nft -f -"), text: tables.join("\n") }]
 }
 
 /// Removes the family's table with an engine that isn't prepared, so that it works on any machine.

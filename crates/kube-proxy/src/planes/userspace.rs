@@ -15,6 +15,7 @@ mod ways;
 use std::io;
 use std::sync::Arc;
 
+use ferry_api::config::KubeProxyConfiguration;
 #[cfg(target_os = "linux")]
 use ferry_api::config::MODE_USERSPACE as MODE;
 #[cfg(windows)]
@@ -25,7 +26,7 @@ use ferry_plane_userspace::{Readings, SharedRelay};
 
 use self::metrics::{USERSPACE_TABLE, UserspaceMetrics};
 use self::serving::OwnRelay;
-use super::{Engines, Leftovers, Opened, Opening, Plane, RuleDomain, Way};
+use super::{Engines, Leftovers, Offline, Opened, Opening, Plane, RuleDomain, Way};
 
 pub(super) const PLANE: Plane = Plane {
     mode: MODE,
@@ -42,6 +43,7 @@ pub(super) const PLANE: Plane = Plane {
     in_use: |_| Ok(false),
     // The way bind serves what it can without.
     needs_net_admin: false,
+    offline,
 };
 
 #[cfg(target_os = "linux")]
@@ -72,6 +74,16 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
 #[cfg(windows)]
 fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     Ok(engines(opening, interface::open(opening)?, WAY_BIND, None))
+}
+
+#[cfg(target_os = "linux")]
+fn offline(config: &KubeProxyConfiguration) -> Offline {
+    ways::offline(config)
+}
+
+#[cfg(windows)]
+fn offline(_: &KubeProxyConfiguration) -> Offline {
+    Offline { profile: PROFILE, render: interface::render }
 }
 
 fn engines(opening: &Opening<'_>, tried: Tried, name: &'static str, why: Option<String>) -> Engines {

@@ -4,6 +4,8 @@
 
 pub mod api;
 pub mod directory;
+pub mod dump;
+mod file;
 
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;

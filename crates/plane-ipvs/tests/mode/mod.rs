@@ -23,7 +23,8 @@ impl Mode for ThisMode {
     }
 
     fn text(family: Family, objects: &[IpvsObject]) -> String {
-        without_fixed_sets(&render::ruleset(family, objects))
+        let table = without_fixed_sets(&render::table(family, objects));
+        format!("{table}\n{}\n{}", render::servers(objects), render::addresses(objects))
     }
 
     fn is_leaf(key: &IpvsKey) -> bool {

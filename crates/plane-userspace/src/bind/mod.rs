@@ -29,5 +29,5 @@ pub use kernel::engine;
 pub use kernel::{BindEngine, engine_of_interface, engine_without_addresses};
 pub use object::{BindKey, BindObject};
 #[cfg(target_os = "linux")]
-pub use routes::retire;
+pub use routes::{batch as routes, retire};
 pub use trace::Tracer;

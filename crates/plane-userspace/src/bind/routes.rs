@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_kernel::errno::{self, ErrorClass};
-use ferry_kernel::route::{LocalRoute, LocalRoutes, RouteMonitor};
+use ferry_kernel::route::{LocalRoute, LocalRoutes, PROTOCOL, RouteMonitor};
 use ferry_kernel::{connections, netlink};
 use ferry_plane::layered::Layer;
-use ferry_plane::{Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Op, Refusal};
+use ferry_plane::{Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Object, Op, Refusal};
 use ferry_ruleset::failure::of_io;
 
 use super::object::{BindKey, BindObject, Indexed, addresses};
@@ -217,6 +217,15 @@ pub fn retire(family: Family, spares_connections: bool) -> io::Result<Option<usi
         Some((_, error)) => Err(error),
         None => Ok(Some(ours.len())),
     }
+}
+
+/// The routes to service addresses as `ip -batch` adds them. Objects may come in any order; duplicates are printed once.
+pub fn batch(objects: &[BindObject]) -> String {
+    let addresses: BTreeSet<IpAddr> = objects.iter().filter_map(Object::shared).collect();
+    addresses
+        .into_iter()
+        .map(|address| format!("route add local {address} dev lo table local proto {PROTOCOL}\n"))
+        .collect()
 }
 
 fn refusals(op: Op, asked: &Indexed, refused: Vec<(usize, io::Error)>) -> Vec<Refusal> {

@@ -5,11 +5,12 @@ use ferry_api::config::MODE_USERSPACE;
 use ferry_api::object::Family;
 use ferry_model::Profile;
 use ferry_plane::{CommitError, Kernel as _, Served, SyncEngine};
-use ferry_plane_userspace::{bind, is_gate};
+use ferry_plane_userspace::bind::{self, Binding};
+use ferry_plane_userspace::is_gate;
 
 use super::Tried;
 use super::serving;
-use crate::planes::{Established, Opened, Opening, RetireError, Retirement, RuleDomain};
+use crate::planes::{Established, Opened, Opening, Part, Rendering, RetireError, Retirement, RuleDomain};
 use crate::platform;
 use crate::threads::STACK_BYTES;
 
@@ -51,6 +52,19 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
         shared.inheritance.add(opening.sockets.take_where(|name| !is_gate(name)));
     }
     Ok(Tried { families, shared, domains: OWN, profile: Profile::USERSPACE_BIND, at_end: Box::new(|| {}) })
+}
+
+pub(super) fn render(rendering: &Rendering<'_>) -> Vec<Part> {
+    let (mut routes, mut listeners) = (String::new(), Vec::new());
+    for (family, desired) in rendering.families {
+        let objects = desired.compiled(&Binding::new(*family, true));
+        routes += &bind::routes(&objects);
+        listeners.push(bind::render::objects(&objects));
+    }
+    vec![
+        Part { name: "routes", loader: Some("ip -batch -"), text: routes },
+        Part { name: "listeners", loader: None, text: listeners.join("\n") },
+    ]
 }
 
 /// The name of the thread that waits for foreign changes of a family's routes.

@@ -2,11 +2,11 @@
 
 use ferry_api::object::Family;
 use ferry_model::Profile;
-use ferry_plane::{Kernel as _, Served, SyncEngine};
-use ferry_plane_userspace::bind::{self, ServiceAddresses};
+use ferry_plane::{Delta, Kernel as _, Served, SyncEngine};
+use ferry_plane_userspace::bind::{self, Binding, ServiceAddresses};
 
 use super::{MODE, Tried, serving};
-use crate::planes::{Opened, Opening, RetireError, Retirement, RuleDomain};
+use crate::planes::{Opened, Opening, Part, Rendering, RetireError, Retirement, RuleDomain};
 use crate::platform::{self, ServiceInterfaces};
 
 /// The addresses of this mode.
@@ -45,6 +45,13 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
     serving::start(workers, opening.threads)?;
     let at_end = Box::new(move || added.iter().for_each(remove));
     Ok(Tried { families, shared, domains: OWN, profile: Profile::USERSPACE_BIND, at_end })
+}
+
+pub(super) fn render(rendering: &Rendering<'_>) -> Vec<Part> {
+    let objects =
+        |(family, desired): &(Family, Delta)| bind::render::objects(&desired.compiled(&Binding::new(*family, true)));
+    let texts: Vec<String> = rendering.families.iter().map(objects).collect();
+    vec![Part { name: "listeners", loader: None, text: texts.join("\n") }]
 }
 
 /// Removes the addresses at the end of the program.

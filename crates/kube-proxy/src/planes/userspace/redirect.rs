@@ -1,14 +1,15 @@
 //! The way `redirect`: a table of each family leads connections to listeners of the relay.
 
+use ferry_api::object::Family;
 use ferry_model::Profile;
-use ferry_plane::{CommitError, Kernel as _, SyncEngine};
-use ferry_plane_userspace::redirect::{self, UserspaceCommitLock};
+use ferry_plane::{CommitError, Delta, Kernel as _, SyncEngine};
+use ferry_plane_userspace::redirect::{self, Relaying, UserspaceCommitLock};
 use ferry_plane_userspace::{SharedRelay, is_gate};
 
 use super::Tried;
 use super::serving;
 use crate::planes::nftables::TABLE;
-use crate::planes::{LISTENER, Opened, Opening, RuleDomain};
+use crate::planes::{LISTENER, Opened, Opening, Part, Rendering, RuleDomain};
 use crate::platform;
 use crate::threads::STACK_BYTES;
 
@@ -39,6 +40,15 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
         inherit(opening, &shared);
     }
     Ok(Tried { families, shared, domains: OWN, profile: Profile::USERSPACE, at_end: Box::new(|| {}) })
+}
+
+/// With names of listeners instead of ports, which each run chooses anew.
+pub(super) fn render(rendering: &Rendering<'_>) -> Vec<Part> {
+    let table = |(family, desired): &(Family, Delta)| {
+        redirect::render::ruleset(*family, &desired.compiled(&Relaying::new(*family)))
+    };
+    let tables: Vec<String> = rendering.families.iter().map(table).collect();
+    vec![Part { name: "relay", loader: None, text: tables.join("\n") }]
 }
 
 /// Takes the sockets of this way. A mode or way that can't start leaves them to the one that does, which passes on what waits there.

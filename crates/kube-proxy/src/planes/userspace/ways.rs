@@ -1,11 +1,12 @@
 //! The choice between the ways of Linux, and upstream's chains of this mode.
 
-use ferry_api::config::{MODE_USERSPACE, WAY_BIND, WAY_REDIRECT};
+use ferry_api::config::{KubeProxyConfiguration, MODE_USERSPACE, WAY_BIND, WAY_REDIRECT};
 use ferry_api::object::Family;
+use ferry_model::Profile;
 use ferry_plane::{CommitError, Served};
 
 use super::{Tried, bind, engines, redirect};
-use crate::planes::{Engines, Opened, Opening, RetireError, Retirement, RuleDomain};
+use crate::planes::{Engines, Offline, Opened, Opening, RetireError, Retirement, RuleDomain};
 use crate::platform;
 
 /// The chains of upstream's mode userspace. This mode has none.
@@ -29,6 +30,14 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
             };
             Ok(engines(opening, bind::open(opening)?, WAY_BIND, Some(lacking)))
         }
+    }
+}
+
+/// By the configured way; without one it is `redirect`.
+pub(super) fn offline(config: &KubeProxyConfiguration) -> Offline {
+    match config.ferry.userspace.way.as_str() {
+        WAY_BIND => Offline { profile: Profile::USERSPACE_BIND, render: bind::render },
+        _ => Offline { profile: Profile::USERSPACE, render: redirect::render },
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use ferry_api::object::{Kind, KubeObject, ObjectName};
 use ferry_model::store::Event;
 
-use super::file::{Broken, Contents, ObjectKey};
+use crate::source::file::{Broken, Contents, ObjectKey};
 
 /// A file's name within the directory.
 pub(super) type FileName = Arc<OsStr>;

@@ -6,7 +6,6 @@
 //! which keeps its last good state.
 
 mod catalog;
-mod file;
 #[cfg(test)]
 mod tests;
 
@@ -21,8 +20,8 @@ use ferry_api::object::Kind;
 use ferry_model::store::Event;
 
 use self::catalog::{Catalog, Changes, FileName};
-use self::file::{Broken, Stamp};
 use super::Sink;
+use super::file::{self, Broken, Stamp};
 use crate::platform::{DirectoryWatch, Notice};
 
 /// All kinds that manifests may define.

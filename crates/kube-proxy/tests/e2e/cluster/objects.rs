@@ -29,6 +29,12 @@ fn rules_of_manifests(manifests: &Manifests, others: &[serde_json::Value]) -> Ru
     Ruleset::of(node).essence()
 }
 
+/// The same without the lines of objects, which nft lists in other words than it loads.
+fn without_rules(mut ruleset: Ruleset) -> Ruleset {
+    ruleset.objects.values_mut().for_each(|content| content.lines.clear());
+    ruleset
+}
+
 #[test]
 fn objects_of_every_kind_are_in_the_kernel_as_from_manifests() {
     let cluster = cluster();
@@ -42,6 +48,11 @@ fn objects_of_every_kind_are_in_the_kernel_as_from_manifests() {
     let own = cluster.api.get("/api/v1/namespaces/default/services/kubernetes");
     let (there, here) = (rules_of_manifests(&manifests, &[own]), cluster.rules());
     assert!(here == there, "from the API (-), from manifests (+):\n{}", here.difference(&there));
+    let config = folder("kinds").join("config.yaml").display().to_string();
+    let arguments = ["render", "--config", &config, "--local-addresses", "machine", "--part", "nft"];
+    let rendered = Ruleset::parse(&cluster.node().sh(EXECUTABLE, &arguments)).essence();
+    let (here, rendered) = (without_rules(here), without_rules(rendered));
+    assert!(here == rendered, "in the kernel (-), rendered (+):\n{}", here.difference(&rendered));
     assert_eq!(proxy.metric("rest_client_requests_total", &["code=\"4"]), 0.0, "nothing was refused");
 }
 

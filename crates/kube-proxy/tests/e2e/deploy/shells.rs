@@ -36,6 +36,10 @@ fn bash_completes_flags_and_values() {
     assert_eq!(bash(&["kube-proxy", "--logging-format", "="]), ["json", "text"]);
     assert_eq!(bash(&["kube-proxy", "--config", "/etc/os-rel"]), ["/etc/os-release"]);
     assert_eq!(bash(&["kube-proxy", "--manifests", "/usr/shar"]), ["/usr/share"]);
+    assert_eq!(bash(&["kube-proxy", "re"]), ["render"]);
+    assert_eq!(bash(&["kube-proxy", "render", "--dum"]), ["--dump"]);
+    assert_eq!(bash(&["kube-proxy", "render", "--mode", "n"]), ["nftables"]);
+    assert_eq!(bash(&["kube-proxy", "--dum"]), [""; 0], "a flag of a subcommand alone");
     assert_eq!(bash(&["kube-proxy", "--master", "--"]), [""; 0], "a value is not a flag");
     assert_eq!(bash(&["kube-proxy", "--masquerade-all", "--vm"]), ["--vmodule"], "a boolean flag has no value");
 }
@@ -53,8 +57,11 @@ fn fish_completes_flags_and_values() {
     for flag in values::current() {
         assert!(all.contains(&format!("--{}", flag.name)), "{}: {all:?}", flag.name);
     }
-    assert_eq!(offered("kube-proxy --proxy-mode "), ["iptables", "ipvs", "nftables"]);
+    assert_eq!(offered("kube-proxy --proxy-mode "), ["iptables", "ipvs", "nftables", "userspace"]);
     assert_eq!(offered("kube-proxy --proxy-mode=n"), ["--proxy-mode=nftables"]);
+    assert_eq!(offered("kube-proxy re"), ["render"]);
+    assert_eq!(offered("kube-proxy render --dum"), ["--dump"]);
+    assert_eq!(offered("kube-proxy --dum"), [""; 0], "a flag of a subcommand alone");
 }
 
 /// In a terminal of its own, since zsh completes only what is typed.
@@ -76,6 +83,8 @@ zpty -w -n z {keys:?}$'\\t'; zpty -r -m z out '*{wanted}*' && print -r -- found"
     assert_eq!(typed("kube-proxy --cleanup-l", "leftovers"), "found\n");
     assert_eq!(typed("kube-proxy --proxy-mode=nf", "nftables"), "found\n");
     assert_eq!(typed("kube-proxy --logging-format j", "json"), "found\n");
+    assert_eq!(typed("kube-proxy rend", "render"), "found\n");
+    assert_eq!(typed("kube-proxy render --dum", "dump="), "found\n");
 }
 
 #[test]
@@ -88,6 +97,7 @@ fn the_manual_page_is_clean_and_names_every_flag() {
     for flag in values::current() {
         assert!(plain.contains(&format!("--{}", flag.name)) && plain.contains(flag.help), "{}\n{plain}", flag.name);
     }
+    assert!(values::own().all(|flag| plain.contains(flag.help)), "{plain}");
     assert!(plain.contains("2023-11-14"), "{plain}");
 }
 

@@ -17,6 +17,7 @@ mod grace;
 mod limits;
 mod modules;
 mod privileges;
+mod render;
 mod schedulers;
 mod settings;
 mod side_effects;

@@ -12,6 +12,7 @@ mod modes;
 mod privileges;
 mod profile;
 mod reload;
+mod render;
 mod service;
 mod snapshot;
 mod start;

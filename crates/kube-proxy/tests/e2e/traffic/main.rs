@@ -18,6 +18,7 @@ mod machine;
 mod modes;
 mod policy;
 mod reload;
+mod render;
 mod repair;
 mod restart;
 mod snapshot;

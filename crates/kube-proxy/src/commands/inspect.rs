@@ -1,0 +1,74 @@
+//! The subcommands that show something instead of running.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use ferry_api::object::ObjectName;
+use ferry_api::wire::address::parse_ip;
+use ferry_model::Settings;
+
+use super::config::{Configured, Notice, complete};
+use super::inputs;
+use crate::cli::{Flags, Inspection};
+use crate::inspect::{LocalAddresses, Objects, RenderRequest, render};
+use crate::logging;
+
+/// The value of `--local-addresses` for those of this machine.
+const OF_MACHINE: &str = "machine";
+
+/// The output of a subcommand.
+///
+/// # Errors
+/// If the configuration is invalid, the objects can't be read, or the subcommand fails.
+pub(super) fn output(inspection: Inspection, flags: &Flags) -> anyhow::Result<String> {
+    let mut configured = complete(flags)?;
+    if let Some(mode) = flags.path("mode") {
+        mode.clone_into(&mut configured.config.mode);
+    }
+    let config = &configured.config;
+    config.validate_logging()?;
+    logging::start_terse(&config.logging);
+    configured.notices.iter().for_each(Notice::log);
+    config.validate()?;
+    let settings = Settings::from_config(config, &configured.node_name);
+    match inspection {
+        Inspection::Render => {
+            let service = flags.path("service").map(service_name).transpose()?;
+            let (part, json) = (flags.path("part"), flags.is_true("json"));
+            let addresses = local_addresses(flags.list("local-addresses"))?;
+            let request = RenderRequest { config, settings: &settings, addresses, service, part, json };
+            render(objects(flags, &configured, &settings)?, &request)
+        }
+    }
+}
+
+/// The objects of a dump, or of the source of a run.
+fn objects(flags: &Flags, configured: &Configured, settings: &Settings) -> anyhow::Result<Objects> {
+    match flags.path("dump") {
+        Some(_) if configured.manifests.is_some() => {
+            bail!("--dump and --manifests are two sources of objects: give one")
+        }
+        Some("-") => Objects::of_dump(Path::new("/dev/stdin"), settings),
+        Some(file) => Objects::of_dump(Path::new(file), settings),
+        None => Objects::of_origin(inputs::origin(configured)?, settings),
+    }
+}
+
+/// The addresses of a list, or this machine's.
+fn local_addresses(list: Option<Vec<String>>) -> anyhow::Result<LocalAddresses> {
+    let Some(list) = list else { return Ok(LocalAddresses::OfNode) };
+    if list == [OF_MACHINE] {
+        return Ok(LocalAddresses::OfMachine);
+    }
+    let address = |text: &String| {
+        parse_ip(text)
+            .with_context(|| format!("--local-addresses {text:?} is not an IP address, nor {OF_MACHINE:?} alone"))
+    };
+    Ok(LocalAddresses::These(list.iter().map(address).collect::<anyhow::Result<_>>()?))
+}
+
+fn service_name(text: &str) -> anyhow::Result<ObjectName> {
+    let parts = text.split_once('/').filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
+    let (namespace, name) = parts.with_context(|| format!("--service {text:?} is not NAMESPACE/NAME"))?;
+    Ok(ObjectName::new(namespace, name))
+}

@@ -1,0 +1,116 @@
+//! The desired state of all objects, by the core of a run with mailboxes instead of engines.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context as _, bail};
+use ferry_api::config::KubeProxyConfiguration;
+use ferry_api::object::Family;
+use ferry_model::{Profile, Settings};
+use ferry_plane::Delta;
+use ferry_plane::mailbox::{Mailbox, Receiver};
+
+use super::objects::Objects;
+use crate::core::{Core, CoreSetup, EngineHandle};
+use crate::events::Recorder;
+use crate::health::Pulse;
+use crate::input::Input;
+use crate::metrics::Metrics;
+use crate::report::{Changes, Reports};
+use crate::{planes, platform};
+
+/// Nodes that an error names.
+const NAMED: usize = 10;
+
+/// What decides about the objects.
+#[derive(Clone, Copy, Debug)]
+pub struct DesiredSetup<'a> {
+    /// valid, with all defaults, in the mode
+    pub config: &'a KubeProxyConfiguration,
+    /// the settings of this configuration that affect traffic
+    pub settings: &'a Settings,
+    /// the capabilities of the mode
+    pub profile: Profile,
+    /// the addresses of the node's interfaces
+    pub addresses: &'a LocalAddresses,
+}
+
+/// The addresses of a node's interfaces, on which the addresses of node ports depend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LocalAddresses {
+    /// those of its Node object and loopback, so that the result is the same on every machine; without a Node those of this machine
+    OfNode,
+    /// those of this machine
+    OfMachine,
+    /// these
+    These(Vec<IpAddr>),
+}
+
+/// The desired state of both families on the Node of these settings, everything as one change.
+///
+/// # Errors
+/// If the objects lack what the start of a run would wait for, or it would fail.
+pub fn desired(objects: Objects, setup: DesiredSetup<'_>) -> anyhow::Result<Vec<(Family, Delta)>> {
+    let addresses = addresses(&objects, &setup.settings.node_name, setup.addresses)?;
+    let missing = missing_node(&objects, &setup.settings.node_name);
+    let (node, events) = objects.into_parts();
+    let (engines, mailboxes): (Vec<_>, Vec<(Family, Receiver)>) = Family::ALL.into_iter().map(mailbox).unzip();
+    let mut core = Core::new(CoreSetup {
+        settings: setup.settings.clone(),
+        config: setup.config.clone(),
+        profile: setup.profile,
+        addresses,
+        node,
+        engines,
+        changes: Changes::new(Arc::new(Metrics::new()?), Reports::default(), Family::ALL.to_vec()),
+        eligible: Arc::default(),
+        recorder: Recorder::nobody(),
+        in_use: |_| Ok(false),
+        changed: None,
+    });
+    core.take(Input::Events(events));
+    if core.decide()?.is_some() {
+        bail!("{missing}");
+    }
+    let families = mailboxes.into_iter().map(|(family, mailbox)| Some((family, mailbox.take()?)));
+    families.collect::<Option<Vec<_>>>().context("the lists of objects are not complete")
+}
+
+/// An engine's ends for the core and for its thread.
+fn mailbox(family: Family) -> (EngineHandle, (Family, Receiver)) {
+    let (sender, receiver) = Mailbox::new();
+    (EngineHandle::new(family, sender, Arc::new(Pulse::new(Instant::now()))), (family, receiver))
+}
+
+fn addresses(objects: &Objects, node_name: &str, wanted: &LocalAddresses) -> anyhow::Result<Vec<IpAddr>> {
+    let mut addresses = match (wanted, objects.node(node_name)) {
+        (LocalAddresses::OfMachine, _) | (LocalAddresses::OfNode, None) => {
+            return platform::addresses(&planes::devices()).context("listing local addresses");
+        }
+        (LocalAddresses::These(addresses), _) => addresses.clone(),
+        (LocalAddresses::OfNode, Some(node)) => {
+            let of_node = node.addresses.iter().filter_map(|address| address.address.as_ref().ok().copied());
+            [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()].into_iter().chain(of_node).collect()
+        }
+    };
+    addresses.sort_unstable();
+    addresses.dedup();
+    Ok(addresses)
+}
+
+/// What the objects lack where the start of a run would wait.
+fn missing_node(objects: &Objects, node_name: &str) -> String {
+    if objects.node(node_name).is_some() {
+        return format!("Node {node_name} has no address, or not the pod range that detectLocalMode NodeCIDR needs");
+    }
+    let names = objects.node_names();
+    let others = names.len().saturating_sub(NAMED);
+    let more = if others == 0 { String::new() } else { format!(" and {others} more") };
+    let known = if names.is_empty() {
+        "no Node at all".to_owned()
+    } else {
+        names.get(..NAMED.min(names.len())).unwrap_or_default().join(", ") + &more
+    };
+    format!("no Node {node_name} among the objects: name the node by --hostname-override; there is {known}")
+}

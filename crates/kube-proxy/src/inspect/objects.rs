@@ -1,0 +1,126 @@
+//! Reads all objects of a source once.
+
+use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use ferry_api::object::{Kind, KubeObject, Node, ObjectName};
+use ferry_model::Settings;
+use ferry_model::store::Event;
+
+use crate::core::{NodeFacts, NodeWait};
+use crate::input::Input;
+use crate::metrics::Metrics;
+use crate::origin::{Opened, Origin};
+use crate::source::{Sink, dump};
+use crate::threads::Threads;
+
+/// The complete lists of a source.
+#[derive(Debug)]
+pub struct Objects {
+    events: Vec<Event>,
+    node: NodeFacts,
+}
+
+/// Stack of the source's thread: manifests may nest deeply.
+const STACK_BYTES: usize = 8 * 1024 * 1024;
+/// Batches that may wait for this thread before the source has to.
+const INPUTS: usize = 64;
+/// Longest time until the lists are complete.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Longest wait for ServiceCIDRs after all other lists: older API servers have none.
+const GRACE: Duration = Duration::from_secs(1);
+/// Kinds without which nothing can be resolved.
+const REQUIRED: [Kind; 3] = [Kind::Node, Kind::Service, Kind::EndpointSlice];
+
+// === impl Objects ===
+
+impl Objects {
+    /// Reads a file that `kubectl get services,endpointslices,nodes -A -o yaml`, or `-o json`, has written. Its Nodes are those of a
+    /// cluster: this node's must be among them.
+    ///
+    /// # Errors
+    /// If the file can't be read, or one of its objects is malformed.
+    pub fn of_dump(file: &Path, settings: &Settings) -> anyhow::Result<Self> {
+        let node = NodeFacts::Cluster(NodeWait::new(&settings.detect_local));
+        Ok(Self { events: dump::read(file)?, node })
+    }
+
+    /// Reads the source of a run.
+    ///
+    /// # Errors
+    /// If the source can't be opened, an object can't be read, or the lists are not complete within a minute.
+    pub fn of_origin(origin: Origin, settings: &Settings) -> anyhow::Result<Self> {
+        let Opened { source, node, .. } = origin.open(settings, &Metrics::new()?)?;
+        let (threads, _ends) = Threads::new();
+        let (sender, inputs) = mpsc::sync_channel(INPUTS);
+        let sink = Sink::new(sender);
+        // It ends once nobody takes what it delivers, or with the program.
+        threads.spawn("source", STACK_BYTES, move || source.run(&sink))?;
+        Ok(Self { events: complete_lists(&inputs)?, node })
+    }
+
+    /// The facts about this node, and everything that was read.
+    pub(super) fn into_parts(self) -> (NodeFacts, Vec<Event>) {
+        (self.node, self.events)
+    }
+
+    /// The Node of this name.
+    pub(super) fn node(&self, name: &str) -> Option<&Node> {
+        self.nodes().find(|node| node.name.name() == name)
+    }
+
+    /// The names of all Nodes.
+    pub(super) fn node_names(&self) -> Vec<&str> {
+        self.nodes().map(|node| node.name.name()).collect()
+    }
+
+    /// True if there is a Service of this name.
+    pub fn has_service(&self, name: &ObjectName) -> bool {
+        self.events
+            .iter()
+            .any(|event| matches!(event, Event::Upsert(KubeObject::Service(service)) if service.name == *name))
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.events.iter().filter_map(|event| match event {
+            Event::Upsert(KubeObject::Node(node)) => Some(node),
+            _ => None,
+        })
+    }
+}
+
+/// Everything up to the end of the last list.
+fn complete_lists(inputs: &mpsc::Receiver<Input>) -> anyhow::Result<Vec<Event>> {
+    let (mut events, mut end) = (Vec::new(), Instant::now() + LIMIT);
+    let is_complete = |events: &[Event], kind| events.contains(&Event::Synced(kind));
+    loop {
+        match inputs.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(Input::Events(batch)) => {
+                let news = batch.iter().any(|event| matches!(event, Event::Synced(_)));
+                events.extend(batch);
+                if news && REQUIRED.into_iter().all(|kind| is_complete(&events, kind)) {
+                    if is_complete(&events, Kind::ServiceCidr) {
+                        return Ok(events);
+                    }
+                    end = end.min(Instant::now() + GRACE);
+                }
+            }
+            Ok(Input::Unreadable(0)) => {}
+            Ok(Input::Unreadable(files)) => {
+                bail!("malformed manifests in {files} files, see the lines above: correct them")
+            }
+            Ok(other) => bail!("the source has sent an input of another sender: {other:?}"),
+            Err(RecvTimeoutError::Timeout) if REQUIRED.into_iter().all(|kind| is_complete(&events, kind)) => {
+                return Ok(events);
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("the lists of objects are not complete after {} s, see the lines above", LIMIT.as_secs())
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(RecvTimeoutError::Disconnected).context("reading objects");
+            }
+        }
+    }
+}

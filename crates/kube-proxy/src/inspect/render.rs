@@ -1,0 +1,92 @@
+//! Prints what a mode would have in the kernel, as text that the tools of its subsystems load.
+
+use anyhow::{Context as _, bail};
+use ferry_api::config::KubeProxyConfiguration;
+use ferry_api::object::{Family, ObjectName};
+use ferry_model::Settings;
+use ferry_plane::{Delta, UnitId};
+use serde_json::json;
+
+use super::desired::{DesiredSetup, LocalAddresses, desired};
+use super::objects::Objects;
+use crate::planes::{Part, Plane, Rendering};
+
+/// What is printed.
+#[derive(Clone, Debug)]
+pub struct RenderRequest<'a> {
+    /// valid, with all defaults; its mode is rendered
+    pub config: &'a KubeProxyConfiguration,
+    /// the settings of this configuration that affect traffic
+    pub settings: &'a Settings,
+    /// the addresses of the node's interfaces
+    pub addresses: LocalAddresses,
+    /// this Service alone
+    pub service: Option<ObjectName>,
+    /// this part alone, without a heading
+    pub part: Option<&'a str>,
+    /// as JSON, whose schema is that of docs/cli.md
+    pub json: bool,
+}
+
+/// The version of the JSON schema.
+const VERSION: u32 = 1;
+
+/// The text of these objects. The same objects, settings and addresses have the same text on every machine.
+///
+/// # Errors
+/// If this build lacks the mode, the mode the part, or the objects the Service or what [`desired`] needs.
+pub fn render(objects: Objects, request: &RenderRequest<'_>) -> anyhow::Result<String> {
+    let RenderRequest { config, settings, addresses, service, part, json } = request;
+    let mode = config.configured_mode();
+    let offline = Plane::named(mode)?.offline(config);
+    let known = service.as_ref().map(|name| objects.has_service(name));
+    let mut families = desired(objects, DesiredSetup { config, settings, profile: offline.profile, addresses })?;
+    if let (Some(name), Some(known)) = (service, known) {
+        families.iter_mut().for_each(|(_, delta)| keep_service(delta, name));
+        check_service(name, known, &families)?;
+    }
+    let mut parts = (offline.render)(&Rendering { families: &families, config });
+    if let Some(wanted) = part {
+        let names: Vec<&str> = parts.iter().map(|part| part.name).collect();
+        let names = names.join(", ");
+        parts.retain(|part| part.name == *wanted);
+        let part = parts.first().with_context(|| format!("mode {mode} has no part {wanted:?}: it has {names}"))?;
+        if !json {
+            return Ok(part.text.clone());
+        }
+    }
+    Ok(if *json { as_json(mode, &parts) } else { as_text(mode, &parts) })
+}
+
+/// Leaves out all other Services; what is shared by all stays out, too.
+fn keep_service(delta: &mut Delta, name: &ObjectName) {
+    let kept = UnitId::Service(name.clone());
+    delta.units.retain(|id, _| *id == kept);
+}
+
+fn check_service(name: &ObjectName, known: bool, families: &[(Family, Delta)]) -> anyhow::Result<()> {
+    if !known {
+        bail!("no Service {name} among the objects: name it NAMESPACE/NAME");
+    }
+    if families.iter().all(|(_, delta)| delta.units.values().all(Option::is_none)) {
+        bail!("nothing of Service {name} is served: it has no cluster IP or no port, or see the lines above");
+    }
+    Ok(())
+}
+
+fn as_text(mode: &str, parts: &[Part]) -> String {
+    let heading = |part: &Part| match part.loader {
+        Some(loader) => {
+            format!("# mode {mode}, part {}: `--part {}` prints what `{loader}` loads", part.name, part.name)
+        }
+        None => format!("# mode {mode}, part {}: held by the proxy", part.name),
+    };
+    let texts: Vec<String> = parts.iter().map(|part| format!("{}\n{}", heading(part), part.text)).collect();
+    texts.join("\n")
+}
+
+fn as_json(mode: &str, parts: &[Part]) -> String {
+    let part = |part: &Part| json!({"name": part.name, "loader": part.loader, "text": part.text});
+    let parts: Vec<_> = parts.iter().map(part).collect();
+    format!("{:#}\n", json!({"version": VERSION, "mode": mode, "parts": parts}))
+}
