@@ -94,7 +94,7 @@ impl Page {
         self.text("They show something instead of running, and take the options that set the configuration, too.");
         for inspected in INSPECTIONS {
             let flags: Vec<&Flag> = inspected.flags.iter().collect();
-            self.flags(&format!("kube-proxy {}", inspected.name), &flags);
+            self.flags(format!("kube-proxy {} {}", inspected.name, inspected.arguments).trim_end(), &flags);
             self.text(inspected.about);
             for (line, what) in inspected.examples {
                 self.entry(line, &format!("Prints {what}."));

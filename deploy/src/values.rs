@@ -52,9 +52,10 @@ pub fn current() -> impl Iterator<Item = &'static Flag> {
     FLAGS.iter().filter(|flag| !flag.is_of_older_releases())
 }
 
-/// The flags of subcommands alone.
+/// The flags of subcommands alone, each once.
 pub fn own() -> impl Iterator<Item = &'static Flag> {
-    INSPECTIONS.iter().flat_map(|inspected| inspected.flags)
+    let mut seen = std::collections::BTreeSet::new();
+    INSPECTIONS.iter().flat_map(|inspected| inspected.flags).filter(move |flag| seen.insert(flag.name))
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use crate::packet::{Packet, Verdict};
 use crate::profile::Profile;
 use crate::state::{
     Action, BaseState, Frontend, FrontendAddr, FrontendKind, NodePortAddresses, PortState, ServiceState, Snat,
-    SourceRanges,
 };
 use ferry_api::object::Protocol;
 
@@ -49,6 +48,26 @@ pub fn decide<'a>(
         Some((port, frontend)) => at_frontend(port, frontend, packet, context),
         None if profile.binds_addresses && asked.is_vip => asked.at_vip(packet, context, profile),
         None => asked.at_no_vip(base, packet, profile),
+    }
+}
+
+/// Where a connection comes from, by which its treatment is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// a pod of this node, by the local detector
+    Pod,
+    /// this node itself
+    Host,
+    /// anything else; a pod of this node, too, without a local detector
+    Other,
+}
+
+/// Where a packet comes from.
+pub fn origin(packet: &Packet, context: &Context) -> Origin {
+    match (is_from_pod(packet, context), packet.source_local) {
+        (true, _) => Origin::Pod,
+        (false, true) => Origin::Host,
+        (false, false) => Origin::Other,
     }
 }
 
@@ -146,7 +165,7 @@ impl<'a> Asked<'a> {
                 FrontendKind::ExternalIp | FrontendKind::LoadBalancer => !output,
                 FrontendKind::NodePort => input && !self.is_health_check,
             };
-            let source_denied = !admits(frontend, packet);
+            let source_denied = !frontend.admits(packet.source);
             let verdict = match frontend.treatment.other {
                 Action::Drop => Verdict::Drop,
                 Action::Reject => Verdict::Reject,
@@ -187,25 +206,15 @@ fn is_at(frontend: &Frontend, address: IpAddr) -> bool {
     }
 }
 
-/// True if the frontend's source ranges admit the source.
-fn admits(frontend: &Frontend, packet: &Packet) -> bool {
-    match &frontend.sources {
-        SourceRanges::Any => true,
-        SourceRanges::Only(ranges) => ranges.iter().any(|range| range.contains(&packet.source)),
-    }
-}
-
 fn at_frontend(port: &PortState, frontend: &Frontend, packet: &Packet, context: &Context) -> Verdict {
-    if !admits(frontend, packet) {
+    if !frontend.admits(packet.source) {
         return Verdict::Drop;
     }
     let treatment = &frontend.treatment;
-    let action = if is_from_pod(packet, context) {
-        treatment.pod
-    } else if packet.source_local {
-        treatment.host
-    } else {
-        treatment.other
+    let action = match origin(packet, context) {
+        Origin::Pod => treatment.pod,
+        Origin::Host => treatment.host,
+        Origin::Other => treatment.other,
     };
     match action {
         Action::Drop => Verdict::Drop,

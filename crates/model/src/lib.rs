@@ -21,6 +21,7 @@
 //! - [`decide()`] returns the verdict of a state on a packet (`packet`): the reference for the compiled rules of every mode.
 //! - [`flow_rules`] (`flows`) determines the conntrack entries that a change of a state makes stale.
 //! - [`Stack`] (`stack`) is the node's primary family, and what doesn't fit it in the configuration.
+//! - [`reasons()`] returns why each endpoint of a Service is used or not.
 //! - `explain` prints states as text, for golden files.
 
 mod balance;
@@ -34,6 +35,7 @@ pub mod flows;
 mod node;
 pub mod packet;
 pub mod profile;
+pub mod reasons;
 pub mod resolve;
 pub mod scheduler;
 mod select;
@@ -51,13 +53,14 @@ mod testing;
 
 pub use claims::Claims;
 pub use context::{Context, LocalDetector, PerFamily};
-pub use decide::decide;
+pub use decide::{Origin, decide, origin};
 pub use diagnostic::{Cause, Diagnostic};
 pub use facts::{DetectLocal, NodePortSelection, Settings, base, context, node_port_addresses};
 pub use flows::{Flow, FlowRule, RightFlows, flow_rules};
 pub use node::Retained;
 pub use packet::{Packet, Verdict};
 pub use profile::{Profile, ReplyOwner};
+pub use reasons::{EndpointReasons, PortReasons, Unused, reasons};
 pub use resolve::resolve;
 pub use scheduler::{MissingSchedulers, Scheduler, UnknownScheduler};
 pub use slices::may_serve;

@@ -26,6 +26,31 @@ pub(crate) struct Selection {
     pub(crate) beyond: usize,
 }
 
+/// Why a policy doesn't choose an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unused {
+    /// its condition ready is false, and it isn't a terminating one that serves
+    NotReady,
+    /// it is terminating, and others are ready
+    Terminating,
+    /// policy Local, and it is on another node, or its node isn't known
+    OtherNode,
+    /// its hints for nodes don't name this node, and those of others do
+    HintedToOtherNodes,
+    /// its hints for zones don't name this node's zone, and those of others do
+    HintedToOtherZones,
+}
+
+/// By what a policy chooses among the endpoints of a port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice<'a> {
+    /// this node alone, for policy Local
+    node: Option<&'a str>,
+    topology: Topology<'a>,
+    /// no endpoint is ready: those that are terminating and still serve are chosen, wherever hints point to
+    is_last_resort: bool,
+}
+
 /// The preference of policy Cluster among ready endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Topology<'a> {
@@ -41,27 +66,18 @@ pub(crate) fn select(rows: &[Row<'_>], uses: Uses, context: &Context) -> Selecti
         return selection;
     }
     let mut beyond = 0;
-    let mut pool_of = |wanted: &dyn Fn(&Row<'_>) -> bool| {
-        let (pool, more) = pool_of(rows, wanted);
+    let mut pool_of = |choice: Choice<'_>| {
+        let (pool, more) = pool_of(rows, &|row| choice.judge(row).is_ok());
         beyond = beyond.max(more);
         pool
     };
     if uses.cluster {
-        let topology = topology(rows, context);
-        selection.cluster = pool_of(&|row| is_ready(row) && topology.allows(row));
-        if selection.cluster.is_empty() {
-            // Terminating endpoints are the last resort, wherever they are.
-            selection.cluster = pool_of(&is_draining);
-        }
+        selection.cluster = pool_of(Choice::of_cluster(rows, context));
         selection.any = !selection.cluster.is_empty();
     }
     if uses.local {
         selection.any |= rows.iter().any(|row| is_ready(row) || is_draining(row));
-        let here = |row: &Row<'_>| row.is_on(&context.node_name);
-        selection.local = pool_of(&|row| is_ready(row) && here(row));
-        if selection.local.is_empty() {
-            selection.local = pool_of(&|row| is_draining(row) && here(row));
-        }
+        selection.local = pool_of(Choice::of_local(rows, context));
         if selection.local == selection.cluster {
             selection.local = selection.cluster.clone();
         }
@@ -125,14 +141,46 @@ fn names(hints: &[Box<str>], name: &str) -> bool {
     hints.iter().any(|hint| **hint == *name)
 }
 
+// === impl Choice ===
+
+impl<'a> Choice<'a> {
+    /// That of policy Cluster.
+    pub(crate) fn of_cluster(rows: &[Row<'_>], context: &'a Context) -> Self {
+        Self { node: None, topology: topology(rows, context), is_last_resort: false }.or_last_resort(rows)
+    }
+
+    /// That of policy Local.
+    pub(crate) fn of_local(rows: &[Row<'_>], context: &'a Context) -> Self {
+        Self { node: Some(&context.node_name), topology: Topology::All, is_last_resort: false }.or_last_resort(rows)
+    }
+
+    fn or_last_resort(self, rows: &[Row<'_>]) -> Self {
+        Self { is_last_resort: !rows.iter().any(|row| self.judge(row).is_ok()), ..self }
+    }
+
+    /// Whether the policy chooses this endpoint.
+    pub(crate) fn judge(&self, row: &Row<'_>) -> Result<(), Unused> {
+        if self.node.is_some_and(|node| !row.is_on(node)) {
+            return Err(Unused::OtherNode);
+        }
+        match (is_ready(row), is_draining(row)) {
+            (_, true) if self.is_last_resort => Ok(()),
+            (true, _) if self.is_last_resort => self.topology.judge(row),
+            (true, _) => self.topology.judge(row),
+            (false, true) => Err(Unused::Terminating),
+            (false, false) => Err(Unused::NotReady),
+        }
+    }
+}
+
 // === impl Topology ===
 
 impl Topology<'_> {
-    fn allows(self, row: &Row<'_>) -> bool {
+    fn judge(self, row: &Row<'_>) -> Result<(), Unused> {
         match self {
-            Self::All => true,
-            Self::Node(node) => names(row.node_hints(), node),
-            Self::Zone(zone) => names(row.zone_hints(), zone),
+            Self::Node(node) if !names(row.node_hints(), node) => Err(Unused::HintedToOtherNodes),
+            Self::Zone(zone) if !names(row.zone_hints(), zone) => Err(Unused::HintedToOtherZones),
+            Self::All | Self::Node(_) | Self::Zone(_) => Ok(()),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! A service's EndpointSlices as one table of endpoints per service port.
 
 use ferry_api::object::{
-    AddressType, Conditions, EndpointSlice, Family, Kind, Parsed, Protocol, SliceEndpoint, SlicePort, is_dns_label,
+    AddressType, Conditions, EndpointSlice, Family, Kind, ObjectName, Parsed, Protocol, SliceEndpoint, SlicePort,
+    is_dns_label,
 };
 
 use crate::diagnostic::{Cause, Diagnostic, Field, Findings};
@@ -94,6 +95,15 @@ impl<'a> PortIndex<'a> {
     }
 }
 
+impl<'a> PortIndex<'a> {
+    /// The names and protocols of all ports, sorted, each once.
+    pub(crate) fn names(&self) -> Vec<(&'a str, Protocol)> {
+        let mut names: Vec<_> = self.ports.iter().map(|port| (port.name, port.protocol)).collect();
+        names.dedup();
+        names
+    }
+}
+
 // === impl IndexedPort ===
 
 impl<'a> IndexedPort<'a> {
@@ -104,14 +114,24 @@ impl<'a> IndexedPort<'a> {
 
 // === impl Row ===
 
-impl Row<'_> {
+impl<'a> Row<'a> {
+    /// The name of its slice.
+    pub(crate) fn slice_name(&self) -> &'a ObjectName {
+        &self.slice.name
+    }
+
+    /// The name of its node.
+    pub(crate) fn node(&self) -> Option<&'a str> {
+        self.slice.node_of(self.of_slice)
+    }
+
     /// True if the endpoint is on this node. One without a node name is on none.
     pub(crate) fn is_on(&self, node: &str) -> bool {
-        !node.is_empty() && self.slice.node_of(self.of_slice) == Some(node)
+        !node.is_empty() && self.node() == Some(node)
     }
 
     /// Its zone.
-    pub(crate) fn zone(&self) -> Option<&str> {
+    pub(crate) fn zone(&self) -> Option<&'a str> {
         self.slice.zone_of(self.of_slice)
     }
 

@@ -263,6 +263,14 @@ impl Pool {
 // === impl Frontend ===
 
 impl Frontend {
+    /// True if its source ranges admit this source.
+    pub fn admits(&self, source: IpAddr) -> bool {
+        match &self.sources {
+            SourceRanges::Any => true,
+            SourceRanges::Only(ranges) => ranges.iter().any(|range| range.contains(&source)),
+        }
+    }
+
     /// True if a proxy that [listens](crate::Profile::listens) itself has a listener for it: some client is led to endpoints.
     pub fn has_listener(&self) -> bool {
         let Treatment { pod, host, other } = self.treatment;

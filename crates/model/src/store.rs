@@ -274,6 +274,13 @@ impl Store {
         *self.with_affinity.of(family) > 0
     }
 
+    /// The slices whose Service isn't there, each with the name that its label gives; `None` for one without a name.
+    pub fn slices_without_service(&self) -> impl Iterator<Item = (&ObjectName, Option<&ObjectName>)> {
+        let is_there = |owner: &ObjectName| self.services.get(owner).is_some_and(|entry| entry.service.is_some());
+        let lacks = move |owner: &Option<ObjectName>| owner.as_ref().is_none_or(|owner| !is_there(owner));
+        self.owners.iter().filter(move |(_, owner)| lacks(owner)).map(|(name, owner)| (name, owner.as_ref()))
+    }
+
     /// A diagnostic for each slice that belongs to no service, since no service's state can carry it.
     pub fn orphans(&self) -> impl Iterator<Item = Diagnostic> {
         self.owners.iter().filter(|(_, owner)| owner.is_none()).map(|(name, _)| {

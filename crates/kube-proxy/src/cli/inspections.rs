@@ -5,6 +5,8 @@ use super::table::{Effect, Flag, ValueKind};
 /// A subcommand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inspection {
+    /// says what happens to connections
+    Explain,
     /// prints what a mode would have in the kernel
     Render,
 }
@@ -16,6 +18,8 @@ pub struct Inspected {
     pub inspection: Inspection,
     /// its name
     pub name: &'static str,
+    /// what is asked, for the usage; empty if nothing is
+    pub arguments: &'static str,
     /// what it does, one line
     pub about: &'static str,
     /// command lines, each with what it is for
@@ -28,35 +32,68 @@ const fn own(name: &'static str, kind: ValueKind, help: &'static str) -> Flag {
     Flag { name, kind, effect: Effect::Acts, default: "", help }
 }
 
+const MODE: Flag = own("mode", ValueKind::Text, "The mode that is shown, instead of the configured one.");
+const DUMP: Flag =
+    own("dump", ValueKind::Text, "The file with all objects to read, as kubectl get -A -o yaml or json prints it.");
+const LOCAL_ADDRESSES: Flag = own(
+    "local-addresses",
+    ValueKind::List,
+    "The addresses of the node's interfaces, or machine for this machine's; by default those of its Node.",
+);
+const JSON: Flag = own("json", ValueKind::Bool, "Print JSON.");
+
 /// All subcommands.
-pub const INSPECTIONS: &[Inspected] = &[Inspected {
-    inspection: Inspection::Render,
-    name: "render",
-    about: "Prints what a mode would have in the kernel for these objects, without changing anything.",
-    examples: &[
-        ("kube-proxy render --mode nftables --manifests examples/hello", "the rules for a directory of manifests"),
-        (
-            "kube-proxy render --config config.yaml --dump objects.yaml --hostname-override node-a",
-            "those of one node, from what kubectl get services,endpointslices,nodes -A -o yaml has printed",
-        ),
-        (
-            "kube-proxy render --mode ipvs --kubeconfig ~/.kube/config --part ipvsadm --service default/web",
-            "the virtual servers of one Service, from a cluster",
-        ),
-    ],
-    flags: &[
-        own("mode", ValueKind::Text, "The mode that is rendered, instead of the configured one."),
-        own("dump", ValueKind::Text, "The file with all objects to read, as kubectl get -A -o yaml or json prints it."),
-        own(
-            "local-addresses",
-            ValueKind::List,
-            "The addresses of the node's interfaces, or machine for this machine's; by default those of its Node.",
-        ),
-        own("service", ValueKind::Text, "This Service alone: NAMESPACE/NAME."),
-        own("part", ValueKind::Text, "This part alone, as the tool that it is for loads it."),
-        own("json", ValueKind::Bool, "Print JSON."),
-    ],
-}];
+pub const INSPECTIONS: &[Inspected] = &[
+    Inspected {
+        inspection: Inspection::Explain,
+        name: "explain",
+        arguments: "svc NAMESPACE/NAME[:PORT] | pod IP | IP:PORT[/PROTOCOL] | \"CLIENT -> IP:PORT[/PROTOCOL]\"",
+        about: "Says what happens to connections, and why: the problems first.",
+        examples: &[
+            ("kube-proxy explain --manifests examples/hello svc default/hello", "a Service, and each of its endpoints"),
+            (
+                "kube-proxy explain --config config.yaml --dump objects.yaml --hostname-override node-a 10.96.0.10:80",
+                "who serves an address on one node, from what kubectl get services,endpointslices,nodes -A -o yaml has printed",
+            ),
+            (
+                "kube-proxy explain --kubeconfig ~/.kube/config --cluster-cidr 10.244.0.0/16 \"10.244.1.7 -> 10.96.0.10:53/UDP\"",
+                "what happens to a connection in a cluster",
+            ),
+        ],
+        flags: &[
+            MODE,
+            DUMP,
+            LOCAL_ADDRESSES,
+            own("in", ValueKind::Text, "The interface through which the connection comes in."),
+            JSON,
+        ],
+    },
+    Inspected {
+        inspection: Inspection::Render,
+        name: "render",
+        arguments: "",
+        about: "Prints what a mode would have in the kernel for these objects, without changing anything.",
+        examples: &[
+            ("kube-proxy render --mode nftables --manifests examples/hello", "the rules for a directory of manifests"),
+            (
+                "kube-proxy render --config config.yaml --dump objects.yaml --hostname-override node-a",
+                "those of one node, from what kubectl get services,endpointslices,nodes -A -o yaml has printed",
+            ),
+            (
+                "kube-proxy render --mode ipvs --kubeconfig ~/.kube/config --part ipvsadm --service default/web",
+                "the virtual servers of one Service, from a cluster",
+            ),
+        ],
+        flags: &[
+            MODE,
+            DUMP,
+            LOCAL_ADDRESSES,
+            own("service", ValueKind::Text, "This Service alone: NAMESPACE/NAME."),
+            own("part", ValueKind::Text, "This part alone, as the tool that it is for loads it."),
+            JSON,
+        ],
+    },
+];
 
 // === impl Inspected ===
 

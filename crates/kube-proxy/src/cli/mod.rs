@@ -28,8 +28,8 @@ pub struct Flags(BTreeMap<&'static str, Vec<String>>);
 pub enum Request {
     /// run, or a command flag
     Run(Flags),
-    /// show something
-    Inspect(Inspection, Flags),
+    /// show something, with what is asked
+    Inspect(Inspection, Flags, String),
     /// print this on stdout and exit 0
     Print(String),
 }
@@ -51,6 +51,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, UsageE
     let inspected = args.get(1).and_then(|name| name.to_str()).and_then(Inspected::named);
     if inspected.is_some() {
         args.remove(1);
+        join_arrow(&mut args);
     }
     let mut command = command(inspected);
     let matches = match command.try_get_matches_from_mut(&args) {
@@ -62,7 +63,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, UsageE
         return Ok(Request::Print(command.render_help().to_string()));
     }
     let positionals: Vec<&String> = matches.get_many(POSITIONALS).into_iter().flatten().collect();
-    if positionals.iter().any(|text| !text.is_empty()) {
+    let takes_arguments = inspected.is_some_and(|inspected| !inspected.arguments.is_empty());
+    if positionals.iter().any(|text| !text.is_empty()) && !takes_arguments {
         let list: Vec<String> = positionals.iter().map(|text| format!("{text:?}")).collect();
         let name =
             inspected.map_or_else(|| "kube-proxy".to_owned(), |inspected| format!("kube-proxy {}", inspected.name));
@@ -72,7 +74,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, UsageE
     version_asked(&flags).map_err(|error| usage(&mut command, &error)).map(|asked| match asked {
         Some(text) => Request::Print(text),
         None => match inspected {
-            Some(inspected) => Request::Inspect(inspected.inspection, flags),
+            Some(inspected) => {
+                let asked: Vec<&str> = positionals.iter().map(|text| text.as_str()).collect();
+                Request::Inspect(inspected.inspection, flags, asked.join(" "))
+            }
             None => Request::Run(flags),
         },
     })
@@ -94,6 +99,14 @@ fn version_asked(flags: &Flags) -> Result<Option<String>, String> {
             Ok(value::boolean(text).unwrap_or(false).then(|| format!("Kubernetes {}\n", crate::version::UPSTREAM)))
         }
     }
+}
+
+/// Joins the arguments around an arrow, which would be taken for a flag.
+fn join_arrow(args: &mut Vec<OsString>) {
+    let arrow = args.windows(3).position(|window| matches!(window, [_, arrow, _] if arrow.to_str() == Some("->")));
+    let Some(at) = arrow else { return };
+    let joined: Vec<OsString> = args.drain(at..at + 3).collect();
+    args.insert(at, joined.join(&OsString::from(" ")));
 }
 
 /// The parser of a subcommand, or of the program itself.
@@ -121,7 +134,7 @@ fn flags_of(inspected: Option<&Inspected>) -> impl Iterator<Item = &'static Flag
 
 fn help_template(inspected: Option<&Inspected>) -> String {
     let flags = "Flags:\n{options}\n";
-    let Some(Inspected { name, examples, .. }) = inspected else {
+    let Some(Inspected { name, arguments, examples, .. }) = inspected else {
         let names: Vec<String> =
             INSPECTIONS.iter().map(|inspected| format!("  {:<8}{}", inspected.name, inspected.about)).collect();
         let commands = format!("Subcommands:\n{}\n", names.join("\n"));
@@ -129,7 +142,8 @@ fn help_template(inspected: Option<&Inspected>) -> String {
     };
     let examples: Vec<String> = examples.iter().map(|(line, what)| format!("  # {what}\n  {line}")).collect();
     let examples = format!("Examples:\n{}\n", examples.join("\n"));
-    format!("{{about}}\n\nUsage:\n  kube-proxy {name} [flags]\n\n{examples}\n{flags}")
+    let usage = format!("kube-proxy {name} [flags] {arguments}");
+    format!("{{about}}\n\nUsage:\n  {}\n\n{examples}\n{flags}", usage.trim_end())
 }
 
 fn argument(flag: &Flag) -> Arg {

@@ -1,5 +1,6 @@
 //! The subcommands that show something instead of running.
 
+use std::io::{self, IsTerminal as _};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -10,17 +11,17 @@ use ferry_model::Settings;
 use super::config::{Configured, Notice, complete};
 use super::inputs;
 use crate::cli::{Flags, Inspection};
-use crate::inspect::{LocalAddresses, Objects, RenderRequest, render};
+use crate::inspect::{ExplainRequest, LocalAddresses, Objects, Question, RenderRequest, explain, render};
 use crate::logging;
 
 /// The value of `--local-addresses` for those of this machine.
 const OF_MACHINE: &str = "machine";
 
-/// The output of a subcommand.
+/// The output of a subcommand; `asked` are its arguments.
 ///
 /// # Errors
 /// If the configuration is invalid, the objects can't be read, or the subcommand fails.
-pub(super) fn output(inspection: Inspection, flags: &Flags) -> anyhow::Result<String> {
+pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyhow::Result<String> {
     let mut configured = complete(flags)?;
     if let Some(mode) = flags.path("mode") {
         mode.clone_into(&mut configured.config.mode);
@@ -30,14 +31,26 @@ pub(super) fn output(inspection: Inspection, flags: &Flags) -> anyhow::Result<St
     logging::start_terse(&config.logging);
     configured.notices.iter().for_each(Notice::log);
     config.validate()?;
-    let settings = Settings::from_config(config, &configured.node_name);
+    let settings = &Settings::from_config(config, &configured.node_name);
+    let addresses = local_addresses(flags.list("local-addresses"))?;
+    let json = flags.is_true("json");
     match inspection {
+        Inspection::Explain => {
+            let mut question: Question = asked.parse()?;
+            if let Question::Connection(connection) = &mut question {
+                connection.interface = flags.path("in").map(str::to_owned);
+            } else if flags.path("in").is_some() {
+                bail!("--in is about a connection, CLIENT -> IP:PORT");
+            }
+            let colours =
+                io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+            let request = ExplainRequest { config, settings, addresses, question, json, colours };
+            explain(objects(flags, &configured, settings)?, &request)
+        }
         Inspection::Render => {
             let service = flags.path("service").map(service_name).transpose()?;
-            let (part, json) = (flags.path("part"), flags.is_true("json"));
-            let addresses = local_addresses(flags.list("local-addresses"))?;
-            let request = RenderRequest { config, settings: &settings, addresses, service, part, json };
-            render(objects(flags, &configured, &settings)?, &request)
+            let request = RenderRequest { config, settings, addresses, service, part: flags.path("part"), json };
+            render(objects(flags, &configured, settings)?, &request)
         }
     }
 }

@@ -27,7 +27,9 @@ pub use config::{Configured, complete};
 pub fn execute(args: Vec<std::ffi::OsString>) -> ExitCode {
     let flags = match cli::parse(args) {
         Ok(Request::Run(flags)) => flags,
-        Ok(Request::Inspect(inspection, flags)) => return inspected(inspect::output(inspection, &flags)),
+        Ok(Request::Inspect(inspection, flags, asked)) => {
+            return inspected(inspect::output(inspection, &flags, &asked));
+        }
         Ok(Request::Print(text)) => return print(&mut io::stdout(), &text, ExitCode::SUCCESS),
         Err(error) => return print(&mut io::stderr(), &error.to_string(), ExitCode::FAILURE),
     };

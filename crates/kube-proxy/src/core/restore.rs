@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ferry_api::object::{Kind, KubeObject, ObjectName};
-use ferry_model::store::ServiceObjects;
+use ferry_model::store::{ServiceObjects, Store};
 
 use super::{Core, any_in_use};
 
@@ -35,6 +35,11 @@ const PAGE: usize = 64;
 // === impl Core ===
 
 impl Core {
+    /// All objects.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
     /// Takes the objects of a snapshot, without deciding anything: for the kinds whose lists aren't complete, and only while no
     /// rules of an earlier run serve. Those may be newer than the snapshot, and stay in force until the lists arrive.
     pub(super) fn restore(&mut self, objects: Vec<KubeObject>) -> Restored {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
-use ferry_model::{Profile, Settings};
+use ferry_model::{Profile, Settings, Store};
 use ferry_plane::Delta;
 use ferry_plane::mailbox::{Mailbox, Receiver};
 
@@ -47,11 +47,21 @@ pub enum LocalAddresses {
     These(Vec<IpAddr>),
 }
 
-/// The desired state of both families on the Node of these settings, everything as one change.
+/// The desired state of both families, and the objects of which it is made.
+#[derive(Debug)]
+pub struct Desired {
+    /// of each family everything as one change
+    pub families: Vec<(Family, Delta)>,
+    /// the addresses of the node's interfaces, sorted
+    pub addresses: Vec<IpAddr>,
+    core: Core,
+}
+
+/// The desired state of both families on the Node of these settings.
 ///
 /// # Errors
 /// If the objects lack what the start of a run would wait for, or it would fail.
-pub fn desired(objects: Objects, setup: DesiredSetup<'_>) -> anyhow::Result<Vec<(Family, Delta)>> {
+pub fn desired(objects: Objects, setup: DesiredSetup<'_>) -> anyhow::Result<Desired> {
     let addresses = addresses(&objects, &setup.settings.node_name, setup.addresses)?;
     let missing = missing_node(&objects, &setup.settings.node_name);
     let (node, events) = objects.into_parts();
@@ -60,7 +70,7 @@ pub fn desired(objects: Objects, setup: DesiredSetup<'_>) -> anyhow::Result<Vec<
         settings: setup.settings.clone(),
         config: setup.config.clone(),
         profile: setup.profile,
-        addresses,
+        addresses: addresses.clone(),
         node,
         engines,
         changes: Changes::new(Arc::new(Metrics::new()?), Reports::default(), Family::ALL.to_vec()),
@@ -74,7 +84,17 @@ pub fn desired(objects: Objects, setup: DesiredSetup<'_>) -> anyhow::Result<Vec<
         bail!("{missing}");
     }
     let families = mailboxes.into_iter().map(|(family, mailbox)| Some((family, mailbox.take()?)));
-    families.collect::<Option<Vec<_>>>().context("the lists of objects are not complete")
+    let families = families.collect::<Option<Vec<_>>>().context("the lists of objects are not complete")?;
+    Ok(Desired { families, addresses, core })
+}
+
+// === impl Desired ===
+
+impl Desired {
+    /// All objects.
+    pub fn store(&self) -> &Store {
+        self.core.store()
+    }
 }
 
 /// An engine's ends for the core and for its thread.

@@ -7,7 +7,7 @@ use ferry_model::Settings;
 use ferry_plane::{Delta, UnitId};
 use serde_json::json;
 
-use super::desired::{DesiredSetup, LocalAddresses, desired};
+use super::desired::{Desired, DesiredSetup, LocalAddresses, desired};
 use super::objects::Objects;
 use crate::planes::{Part, Plane, Rendering};
 
@@ -40,7 +40,8 @@ pub fn render(objects: Objects, request: &RenderRequest<'_>) -> anyhow::Result<S
     let mode = config.configured_mode();
     let offline = Plane::named(mode)?.offline(config);
     let known = service.as_ref().map(|name| objects.has_service(name));
-    let mut families = desired(objects, DesiredSetup { config, settings, profile: offline.profile, addresses })?;
+    let Desired { mut families, .. } =
+        desired(objects, DesiredSetup { config, settings, profile: offline.profile, addresses })?;
     if let (Some(name), Some(known)) = (service, known) {
         families.iter_mut().for_each(|(_, delta)| keep_service(delta, name));
         check_service(name, known, &families)?;

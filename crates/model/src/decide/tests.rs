@@ -1,7 +1,7 @@
 use ferry_api::object::{ObjectName, Protocol};
 
 use super::*;
-use crate::state::{Affinity, Endpoint, HealthCheck, Pool, Scope, Shadowed, Treatment};
+use crate::state::{Affinity, Endpoint, HealthCheck, Pool, Scope, Shadowed, SourceRanges, Treatment};
 use crate::testing::{context, ip, name, pool};
 
 const VIP: &str = "10.96.0.10";

@@ -37,6 +37,8 @@ fn bash_completes_flags_and_values() {
     assert_eq!(bash(&["kube-proxy", "--config", "/etc/os-rel"]), ["/etc/os-release"]);
     assert_eq!(bash(&["kube-proxy", "--manifests", "/usr/shar"]), ["/usr/share"]);
     assert_eq!(bash(&["kube-proxy", "re"]), ["render"]);
+    assert!(bash(&["kube-proxy", "explain", "--in"]).contains(&"--in".to_owned()));
+    assert!(!bash(&["kube-proxy", "render", "--in"]).contains(&"--in".to_owned()));
     assert_eq!(bash(&["kube-proxy", "render", "--dum"]), ["--dump"]);
     assert_eq!(bash(&["kube-proxy", "render", "--mode", "n"]), ["nftables"]);
     assert_eq!(bash(&["kube-proxy", "--dum"]), [""; 0], "a flag of a subcommand alone");

@@ -211,7 +211,8 @@ fn the_help_has_examples_that_run() {
     let help = machine.output(&["render", "--help"]);
     assert!(help.status.success() && help.stderr.is_empty(), "{help:?}");
     assert!(text(&help.stdout).contains("Usage:\n  kube-proxy render [flags]\n\nExamples:\n  # "), "{help:?}");
-    assert!(text(&machine.output(&["--help"]).stdout).contains("\nSubcommands:\n  render"));
+    assert!(text(&machine.output(&["--help"]).stdout).contains("\nSubcommands:\n  explain "));
+    assert!(text(&machine.output(&["--help"]).stdout).contains("\n  render  Prints what"));
     let wrong = machine.output(&["render", "web"]);
     assert!(text(&wrong.stderr).contains("Error: \"kube-proxy render\" does not take any arguments, got [\"web\"]\n"));
 }

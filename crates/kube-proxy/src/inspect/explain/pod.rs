@@ -1,0 +1,35 @@
+//! A pod: the Services that have it as an endpoint.
+
+use std::net::IpAddr;
+
+use ferry_api::object::Family;
+
+use super::endpoints::{line, port_name, scopes};
+use super::known::Known;
+use super::tree::{Answer, Tree};
+
+/// Explains where an address is an endpoint, and why it is used there or not.
+pub(super) fn explain(known: &Known<'_>, address: IpAddr, answer: &mut Answer) {
+    let in_family = known.family(Family::of(address));
+    for name in known.store().service_names() {
+        let resolved = known.resolved(name, in_family);
+        let mut children = Vec::new();
+        for port in &resolved.ports {
+            let of = resolved.state.ports.iter().find(|of| *of.name == *port.name && of.protocol == port.protocol);
+            let used = of.map(scopes).unwrap_or_default();
+            for reasons in port.endpoints.iter().filter(|reasons| reasons.endpoint.address == address) {
+                let line = line(reasons, &used, in_family);
+                if reasons.cluster.is_err() {
+                    answer.problem(format!("{name} {}: {line}", port_name(port)));
+                }
+                children.push(Tree::leaf(format!("{}: {line}", port_name(port))));
+            }
+        }
+        if !children.is_empty() {
+            answer.facts.push(Tree::with(format!("endpoint of Service {name}"), children));
+        }
+    }
+    if answer.facts.is_empty() {
+        answer.problem(format!("no EndpointSlice of a served Service has the address {address}"));
+    }
+}

@@ -1,0 +1,154 @@
+//! What can be asked.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use anyhow::{Context as _, bail};
+use ferry_api::object::{ObjectName, Protocol};
+use ferry_api::wire::address::parse_ip;
+
+/// A question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// about a Service, or one of its ports, by name or number
+    Service(ObjectName, Option<String>),
+    /// about a pod, by its address
+    Pod(IpAddr),
+    /// about an address and port
+    Address(Destination),
+    /// about a connection
+    Connection(Connection),
+}
+
+/// Where a connection goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// address and port
+    pub at: SocketAddr,
+    /// protocol
+    pub protocol: Protocol,
+}
+
+/// The first packet of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// its source address
+    pub client: IpAddr,
+    /// where it goes to
+    pub to: Destination,
+    /// the interface through which it comes in; `None` where that isn't known
+    pub interface: Option<String>,
+}
+
+/// What a question looks like.
+const FORMS: &str = "ask about svc NAMESPACE/NAME[:PORT], pod IP, IP:PORT[/PROTOCOL], or CLIENT -> IP:PORT[/PROTOCOL]";
+
+// === impl Question ===
+
+impl FromStr for Question {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        match words[..] {
+            ["svc" | "service", service] => service_and_port(service),
+            ["pod", address] => Ok(Self::Pod(ip(address)?)),
+            [client, "->", to] => {
+                let (client, to): (IpAddr, Destination) = (ip(client)?, to.parse()?);
+                if client.is_ipv4() != to.at.is_ipv4() {
+                    bail!("{client} and {} are addresses of two families: no connection has both", to.at.ip());
+                }
+                Ok(Self::Connection(Connection { client, to, interface: None }))
+            }
+            [to] => Ok(Self::Address(to.parse()?)),
+            [] => bail!("nothing is asked: {FORMS}"),
+            _ => bail!("{text:?} is no question: {FORMS}"),
+        }
+    }
+}
+
+impl fmt::Display for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service(name, None) => write!(f, "svc {name}"),
+            Self::Service(name, Some(port)) => write!(f, "svc {name}:{port}"),
+            Self::Pod(address) => write!(f, "pod {address}"),
+            Self::Address(to) => to.fmt(f),
+            Self::Connection(Connection { client, to, .. }) => write!(f, "{client} -> {to}"),
+        }
+    }
+}
+
+fn service_and_port(text: &str) -> anyhow::Result<Question> {
+    let (service, port) = text.split_once(':').map_or((text, None), |(service, port)| (service, Some(port)));
+    let parts = service.split_once('/').filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
+    let (namespace, name) = parts.with_context(|| format!("{service:?} is not NAMESPACE/NAME"))?;
+    Ok(Question::Service(ObjectName::new(namespace, name), port.map(str::to_owned)))
+}
+
+fn ip(text: &str) -> anyhow::Result<IpAddr> {
+    parse_ip(text).with_context(|| format!("{text:?} is not an IP address: {FORMS}"))
+}
+
+// === impl Destination ===
+
+impl FromStr for Destination {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let (at, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
+        let protocol = match protocol.to_ascii_lowercase().as_str() {
+            "tcp" => Protocol::Tcp,
+            "udp" => Protocol::Udp,
+            "sctp" => Protocol::Sctp,
+            _ => bail!("{protocol:?} is not TCP, UDP or SCTP"),
+        };
+        let at = at.parse().ok().with_context(|| format!("{at:?} is not IP:PORT, or [IPv6]:PORT: {FORMS}"))?;
+        Ok(Self { at, protocol })
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.at, self.protocol)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_parsed_and_printed_alike() {
+        for text in [
+            "svc default/web",
+            "svc default/web:http",
+            "pod 10.244.1.7",
+            "10.96.0.10:80/TCP",
+            "[fd00::10]:53/UDP",
+            "10.244.1.7 -> 10.96.0.10:80/SCTP",
+        ] {
+            let question: Question = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(question.to_string(), text);
+        }
+        assert_eq!("10.96.0.10:80".parse::<Question>().unwrap().to_string(), "10.96.0.10:80/TCP");
+        assert_eq!("service a/b".parse::<Question>().unwrap().to_string(), "svc a/b");
+    }
+
+    #[test]
+    fn what_is_no_question_says_what_is() {
+        for (text, error) in [
+            ("", "nothing is asked: ask about svc "),
+            ("svc web", "\"web\" is not NAMESPACE/NAME"),
+            ("pod web", "\"web\" is not an IP address: ask about svc "),
+            ("10.96.0.10", "\"10.96.0.10\" is not IP:PORT, or [IPv6]:PORT: ask about svc "),
+            ("10.96.0.10:80/icmp", "\"icmp\" is not TCP, UDP or SCTP"),
+            ("fd00::1 -> 10.96.0.10:80", "fd00::1 and 10.96.0.10 are addresses of two families"),
+            ("web is slow", "\"web is slow\" is no question: ask about svc "),
+        ] {
+            let message = text.parse::<Question>().unwrap_err().to_string();
+            assert!(message.starts_with(error), "{text}: {message}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! An answer: problems, and a tree of facts.
+
+use serde_json::{Value, json};
+
+/// The version of the JSON schema.
+const VERSION: u32 = 1;
+/// Red and bold, and the end of both (ECMA-48).
+const PROBLEM: (&str, &str) = ("\x1b[1;31m", "\x1b[0m");
+/// Indentation of each level.
+const INDENT: &str = "  ";
+
+/// An answer that grows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    question: String,
+    problems: Vec<String>,
+    /// what holds
+    pub(super) facts: Vec<Tree>,
+}
+
+/// A fact, with those that belong to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tree {
+    text: String,
+    /// its parts or reasons
+    pub(super) children: Vec<Tree>,
+}
+
+// === impl Answer ===
+
+impl Answer {
+    pub(super) fn new(question: String) -> Self {
+        Self { question, problems: Vec::new(), facts: Vec::new() }
+    }
+
+    /// One more problem; it is printed once.
+    pub(super) fn problem(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        if !self.problems.contains(&text) {
+            self.problems.push(text);
+        }
+    }
+
+    /// The lines for a person: the problems come first.
+    pub(super) fn text(&self, colours: bool) -> String {
+        let (begin, end) = if colours { PROBLEM } else { ("", "") };
+        let mut text = String::new();
+        for problem in &self.problems {
+            text += &format!("{begin}problem: {}{end}\n", printable(problem));
+        }
+        self.facts.iter().for_each(|tree| tree.print(0, &mut text));
+        text
+    }
+
+    pub(super) fn json(&self) -> String {
+        let facts: Vec<Value> = self.facts.iter().map(Tree::json).collect();
+        let answer = json!({"version": VERSION, "question": self.question, "problems": self.problems, "facts": facts});
+        format!("{answer:#}\n")
+    }
+}
+
+// === impl Tree ===
+
+impl Tree {
+    pub(super) fn leaf(text: impl Into<String>) -> Self {
+        Self { text: text.into(), children: Vec::new() }
+    }
+
+    pub(super) fn with(text: impl Into<String>, children: Vec<Self>) -> Self {
+        Self { text: text.into(), children }
+    }
+
+    fn print(&self, depth: usize, text: &mut String) {
+        *text += &format!("{}{}\n", INDENT.repeat(depth), printable(&self.text));
+        self.children.iter().for_each(|child| child.print(depth + 1, text));
+    }
+
+    fn json(&self) -> Value {
+        let children: Vec<Value> = self.children.iter().map(Self::json).collect();
+        json!({"text": self.text, "children": children})
+    }
+}
+
+/// Text of objects in which no character can move the cursor or forge a line.
+fn printable(text: &str) -> String {
+    text.chars()
+        .flat_map(|letter| if letter.is_control() { letter.escape_default().collect() } else { vec![letter] })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_come_first_and_once() {
+        let mut answer = Answer::new("svc a/b".to_owned());
+        answer.facts.push(Tree::with("one", vec![Tree::leaf("two\x1b[2J")]));
+        answer.problem("bad");
+        answer.problem("bad");
+        assert_eq!(answer.text(false), "problem: bad\none\n  two\\u{1b}[2J\n");
+        assert_eq!(answer.text(true), "\x1b[1;31mproblem: bad\x1b[0m\none\n  two\\u{1b}[2J\n");
+        let json: Value = serde_json::from_str(&answer.json()).unwrap();
+        assert_eq!(json["problems"], json!(["bad"]));
+        assert_eq!(json["facts"][0]["children"][0]["text"], "two\u{1b}[2J");
+    }
+}

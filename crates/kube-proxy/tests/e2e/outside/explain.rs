@@ -1,0 +1,197 @@
+//! `kube-proxy explain`: planted faults, each of which the first three lines name, and what is asked.
+
+use std::fs;
+use std::process::Output;
+
+use crate::support::Machine;
+
+/// A Node with a zone, and a cluster with one sound Service.
+const SOUND: &str = "
+apiVersion: v1
+kind: Node
+metadata: {name: node-a, labels: {topology.kubernetes.io/zone: one}}
+status: {addresses: [{type: InternalIP, address: 192.0.2.10}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: LoadBalancer, clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10], ipFamilies: [IPv4],
+  ports: [{name: http, port: 80, nodePort: 30080}]}
+status: {loadBalancer: {ingress: [{ip: 203.0.113.7}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints:
+- {addresses: [10.244.1.2], nodeName: node-a, zone: one, conditions: {ready: true}}
+- {addresses: [10.244.2.2], nodeName: node-b, zone: two, conditions: {ready: true}}
+";
+/// Pods of this node are in this range.
+const PODS: [&str; 2] = ["--cluster-cidr", "10.244.1.0/24"];
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("text")
+}
+
+/// Runs the command over these manifests, in mode nftables on node-a.
+fn output(manifests: &str, more: &[&str]) -> Output {
+    let machine = Machine::new();
+    fs::write(machine.path("manifests").join("all.yaml"), manifests).expect("writing manifests");
+    let directory = machine.manifests();
+    let arguments = ["explain", "--mode=nftables", "--hostname-override=node-a", "--manifests", &directory];
+    machine.output(&[&arguments[..], more].concat())
+}
+
+/// The answer to a question, where pods are told apart.
+fn answer(manifests: &str, question: &str) -> String {
+    let output = output(manifests, &[&PODS[..], &[question]].concat());
+    assert!(output.status.success(), "{output:?}");
+    text(&output.stdout).to_owned()
+}
+
+/// Plants a fault by replacing a text, and asserts that the first three lines of the answer name the cause.
+#[track_caller]
+fn planted((from, to): (&str, &str), question: &str, cause: &[&str]) {
+    assert!(SOUND.contains(from), "{from}");
+    let answer = answer(&SOUND.replace(from, to), question);
+    let begin: Vec<&str> = answer.lines().take(3).collect();
+    for part in cause {
+        assert!(begin.iter().any(|line| line.contains(part)), "no {part:?} in the first lines:\n{answer}");
+    }
+}
+
+#[test]
+fn planted_faults_are_named_in_the_first_lines() {
+    let service = "svc shop/web";
+    planted(
+        ("ports: [{name: http, port: 8080}]", "ports: [{name: htpp, port: 8080}]"),
+        service,
+        &["problem: shop/web port http 80/TCP IPv4 has no endpoint", "have the ports htpp/TCP, none called http/TCP"],
+    );
+    planted(
+        ("ready: true}", "ready: false}"),
+        service,
+        &["has no usable endpoint among 2", "EndpointSlice shop/web-1): not used: conditions.ready is false"],
+    );
+    planted(
+        ("kubernetes.io/service-name: web}", "kubernetes.io/service-name: wob}"),
+        service,
+        &[
+            "no EndpointSlice with ports has the label kubernetes.io/service-name=web; EndpointSlice shop/web-1 has wob there",
+        ],
+    );
+    planted(
+        ("spec: {type: LoadBalancer,", "spec: {type: LoadBalancer, loadBalancerSourceRanges: [198.51.100.0/24],"),
+        "192.0.2.99 -> 203.0.113.7:80",
+        &["problem: 192.0.2.99 is in no range of spec.loadBalancerSourceRanges of Service shop/web: dropped"],
+    );
+}
+
+#[test]
+fn policy_local_without_an_endpoint_here_is_named() {
+    let elsewhere = SOUND
+        .replace("spec: {type: LoadBalancer,", "spec: {type: LoadBalancer, externalTrafficPolicy: Local,")
+        .replace("nodeName: node-a", "nodeName: node-c");
+    let answer = answer(&elsewhere, "192.0.2.99 -> 203.0.113.7:80/tcp");
+    let begin: Vec<&str> = answer.lines().take(2).collect();
+    assert_eq!(
+        begin,
+        [
+            "problem: shop/web port http 80/TCP IPv4 has no endpoint on this node, node-a, among 2: traffic under policy Local is dropped",
+            "192.0.2.99 -> 203.0.113.7:80/TCP: dropped: no answer",
+        ]
+    );
+    assert!(answer.contains("policy Local needs this node, node-a, and its nodeName is node-c"), "{answer}");
+}
+
+#[test]
+fn two_services_with_one_address_are_named() {
+    let (_, rest) = SOUND.split_once("---").expect("documents");
+    let other = rest.replace("web", "zzz").replace("30080", "30081").replace("203.0.113.7", "203.0.113.8");
+    let both = format!("{SOUND}---{other}");
+    let answer = answer(&both, "svc shop/zzz");
+    let first = answer.lines().next().expect("a line");
+    assert!(first.starts_with("problem: Service shop/zzz: spec.clusterIP"), "{answer}");
+    assert!(
+        first.contains("10.96.0.10:80 TCP belongs to another Service") && first.contains("[winner shop/web]"),
+        "{answer}"
+    );
+}
+
+#[test]
+fn an_unknown_range_of_pods_is_named() {
+    let output = output(SOUND, &["10.244.1.2 -> 10.96.0.10:80"]);
+    let begin: Vec<&str> = text(&output.stdout).lines().take(2).collect();
+    assert!(begin[0].starts_with("problem: pods of this node are not told apart from other clients"), "{begin:?}");
+    assert!(begin[0].contains("clusterCIDR") && begin[0].contains("detectLocalMode"), "{begin:?}");
+}
+
+#[test]
+fn a_sound_service_has_no_problem() {
+    let whole = answer(SOUND, "svc shop/web");
+    assert!(!whole.contains("problem:"), "{whole}");
+    assert!(
+        whole.starts_with("Service shop/web in IPv4\n  port http 80/TCP\n    cluster IP 10.96.0.10:80\n"),
+        "{whole}"
+    );
+    let used = "10.244.1.2:8080 (node node-a, EndpointSlice shop/web-1): used by policy Cluster\n";
+    assert!(whole.contains(used), "{whole}");
+    assert_eq!(answer(SOUND, "svc shop/web:80"), whole);
+    assert_eq!(answer(SOUND, "svc shop/web:http"), whole);
+    let pod = answer(SOUND, "pod 10.244.1.2");
+    assert_eq!(pod, format!("endpoint of Service shop/web\n  port http 80/TCP: {used}"));
+    let from_pod = answer(SOUND, "10.244.1.9 -> 10.96.0.10:80");
+    assert!(from_pod.contains("10.244.1.9 is a pod of this node (from 10.244.1.0/24)"), "{from_pod}");
+    assert!(
+        from_pod.contains("from a pod of this node: to any endpoint, which sees the client's address"),
+        "{from_pod}"
+    );
+    let local = SOUND.replace("spec: {type: LoadBalancer,", "spec: {type: LoadBalancer, externalTrafficPolicy: Local,");
+    let local = answer(&local, "203.0.113.7:80");
+    assert!(
+        local.starts_with("203.0.113.7:80/TCP is a load balancer address of Service shop/web port http\n"),
+        "{local}"
+    );
+    assert!(
+        local.contains("2 in its EndpointSlices, 2 used by policy Cluster, 1 on this node by policy Local"),
+        "{local}"
+    );
+    for (question, line) in [
+        (
+            "10.96.0.10:81",
+            "problem: no Service serves 10.96.0.10:81/TCP: 10.96.0.10 belongs to Service shop/web, whose ports are http 80\n",
+        ),
+        ("10.96.0.77:80", "problem: no Service serves 10.96.0.77:80/TCP\n"),
+        ("pod 10.244.9.9", "problem: no EndpointSlice of a served Service has the address 10.244.9.9\n"),
+        ("192.0.2.10:30080", "192.0.2.10:30080/TCP is a node port of Service shop/web port http\n"),
+    ] {
+        assert!(answer(SOUND, question).starts_with(line), "{question}: {}", answer(SOUND, question));
+    }
+}
+
+#[test]
+fn answers_are_json_as_well_and_errors_say_what_to_ask() {
+    let output_of = |more: &[&str]| output(SOUND, &[&PODS[..], more].concat());
+    let json: serde_json::Value =
+        serde_json::from_slice(&output_of(&["--json", "svc", "shop/web"]).stdout).expect("JSON");
+    assert_eq!(json.pointer("/version"), Some(&1.into()));
+    assert_eq!(json.pointer("/question"), Some(&"svc shop/web".into()));
+    assert_eq!(json.pointer("/facts/0/text"), Some(&"Service shop/web in IPv4".into()));
+    let apart = output_of(&["10.244.1.9", "->", "10.96.0.10:80"]);
+    assert_eq!(text(&apart.stdout), answer(SOUND, "10.244.1.9 -> 10.96.0.10:80"));
+    for (arguments, error) in [
+        (&["svc", "shop/wep"][..], "Error: no Service shop/wep among the objects: name it NAMESPACE/NAME\n"),
+        (&["svc", "shop/web:443"], "Error: Service shop/web has no port 443: its ports are http 80\n"),
+        (
+            &[],
+            "Error: nothing is asked: ask about svc NAMESPACE/NAME[:PORT], pod IP, IP:PORT[/PROTOCOL], or CLIENT -> IP:PORT[/PROTOCOL]\n",
+        ),
+        (&["--in=eth0", "pod", "10.244.1.2"], "Error: --in is about a connection, CLIENT -> IP:PORT\n"),
+    ] {
+        let output = output_of(arguments);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""), "{output:?}");
+        assert!(text(&output.stderr).ends_with(error), "{output:?}");
+    }
+}
