@@ -37,7 +37,7 @@ use crate::serve::http::{self, Routes};
 use crate::serve::service_health::{HealthCheckReports, ServiceHealth};
 use crate::serve::status::{Setup, Status};
 use crate::snapshot::{ObjectHandOver, SnapshotPeers, SnapshotSetup};
-use crate::source::Sink;
+use crate::source::{self, Sink};
 use crate::threads::{STACK_BYTES, ThreadEnds, Threads};
 use crate::{core, flows, planes, platform, version};
 
@@ -64,8 +64,6 @@ pub struct RunOptions {
 const INPUTS: usize = 64;
 /// Longest wait of an initialisation for the Node where there is a snapshot.
 const LOOKUP: Duration = Duration::from_secs(1);
-/// Stack of the source's thread: manifests may nest deeply.
-const SOURCE_STACK_BYTES: usize = 8 * 1024 * 1024;
 
 /// Runs until an unrecoverable failure. Signals end the process, at once unless it serves connections itself; the rules stay in the
 /// kernel. After a reload, `handed` are the objects of the run before.
@@ -119,7 +117,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     start_addresses(addresses, &inputs, &threads)?;
     let health_events = Rc::new(HealthCheckReports::new(inputs.clone()));
     let sink = Sink::direct(desk, inputs);
-    threads.spawn("source", SOURCE_STACK_BYTES, move || source.run(&sink))?;
+    threads.spawn("source", source::STACK_BYTES, move || source.run(&sink))?;
     recorder.record(Event::starting(node_name));
 
     let pulses = Pulses { families: pulses, limit: periods.sync_period * 2 };
@@ -146,7 +144,7 @@ pub fn initialize(options: &RunOptions, origin: Origin) -> anyhow::Result<()> {
     let (threads, _ends) = Threads::new();
     let (inputs, input) = mpsc::sync_channel(INPUTS);
     let sink = Sink::new(inputs.clone());
-    threads.spawn("source", SOURCE_STACK_BYTES, move || source.run(&sink))?;
+    threads.spawn("source", source::STACK_BYTES, move || source.run(&sink))?;
     // Where the proxy starts from a snapshot, its init container must not wait for the API server.
     let limit = Some(LOOKUP).filter(|_| !options.config.ferry.snapshot.is_empty());
     core::await_node(&options.settings.node_name, node, &input, limit)?;

@@ -58,7 +58,7 @@ pub struct Plane {
     offline: fn(&KubeProxyConfiguration) -> Offline,
 }
 
-/// What a mode does without a kernel, on any machine.
+/// The functions of a mode that need no kernel, on any machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Offline {
     /// its capabilities, by the way that the configuration chooses
@@ -67,7 +67,7 @@ pub struct Offline {
     pub render: fn(&Rendering<'_>) -> Vec<Part>,
 }
 
-/// What is rendered.
+/// The desired state to render.
 #[derive(Clone, Copy, Debug)]
 pub struct Rendering<'a> {
     /// the desired state of each family
@@ -288,7 +288,7 @@ impl Plane {
         (self.open)(opening)
     }
 
-    /// What it does without a kernel.
+    /// The functions of the mode that need no kernel.
     pub fn offline(&self, config: &KubeProxyConfiguration) -> Offline {
         (self.offline)(config)
     }

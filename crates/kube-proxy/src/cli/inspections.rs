@@ -11,7 +11,7 @@ pub enum Inspection {
     Render,
 }
 
-/// What the help says about a subcommand, and its own flags.
+/// The help text and the own flags of a subcommand.
 #[derive(Clone, Copy, Debug)]
 pub struct Inspected {
     /// the subcommand

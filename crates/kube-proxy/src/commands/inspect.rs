@@ -4,14 +4,13 @@ use std::io::{self, IsTerminal as _};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use ferry_api::object::ObjectName;
 use ferry_api::wire::address::parse_ip;
 use ferry_model::Settings;
 
 use super::config::{Configured, Notice, complete};
 use super::inputs;
 use crate::cli::{Flags, Inspection};
-use crate::inspect::{ExplainRequest, LocalAddresses, Objects, Question, RenderRequest, explain, render};
+use crate::inspect::{ExplainRequest, LocalAddresses, Objects, Question, RenderRequest, explain, render, service_name};
 use crate::logging;
 
 /// The value of `--local-addresses` for those of this machine.
@@ -48,7 +47,7 @@ pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyh
             explain(objects(flags, &configured, settings)?, &request)
         }
         Inspection::Render => {
-            let service = flags.path("service").map(service_name).transpose()?;
+            let service = flags.path("service").map(service_name).transpose().context("--service")?;
             let request = RenderRequest { config, settings, addresses, service, part: flags.path("part"), json };
             render(objects(flags, &configured, settings)?, &request)
         }
@@ -78,10 +77,4 @@ fn local_addresses(list: Option<Vec<String>>) -> anyhow::Result<LocalAddresses> 
             .with_context(|| format!("--local-addresses {text:?} is not an IP address, nor {OF_MACHINE:?} alone"))
     };
     Ok(LocalAddresses::These(list.iter().map(address).collect::<anyhow::Result<_>>()?))
-}
-
-fn service_name(text: &str) -> anyhow::Result<ObjectName> {
-    let parts = text.split_once('/').filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
-    let (namespace, name) = parts.with_context(|| format!("--service {text:?} is not NAMESPACE/NAME"))?;
-    Ok(ObjectName::new(namespace, name))
 }

@@ -23,7 +23,7 @@ use crate::{planes, platform};
 /// Nodes that an error names.
 const NAMED: usize = 10;
 
-/// What decides about the objects.
+/// The configuration by which objects are resolved.
 #[derive(Clone, Copy, Debug)]
 pub struct DesiredSetup<'a> {
     /// valid, with all defaults, in the mode
@@ -119,7 +119,7 @@ fn addresses(objects: &Objects, node_name: &str, wanted: &LocalAddresses) -> any
     Ok(addresses)
 }
 
-/// What the objects lack where the start of a run would wait.
+/// The error text for objects without the facts about the Node that a start waits for.
 fn missing_node(objects: &Objects, node_name: &str) -> String {
     if objects.node(node_name).is_some() {
         return format!("Node {node_name} has no address, or not the pod range that detectLocalMode NodeCIDR needs");

@@ -9,6 +9,6 @@ mod objects;
 mod render;
 
 pub use self::desired::{Desired, DesiredSetup, LocalAddresses, desired};
-pub use self::explain::{Connection, ExplainRequest, Question, explain};
+pub use self::explain::{Connection, ExplainRequest, Question, explain, service_name};
 pub use self::objects::Objects;
 pub use self::render::{RenderRequest, render};

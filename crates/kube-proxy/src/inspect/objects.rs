@@ -13,7 +13,7 @@ use crate::core::{NodeFacts, NodeWait};
 use crate::input::Input;
 use crate::metrics::Metrics;
 use crate::origin::{Opened, Origin};
-use crate::source::{Sink, dump};
+use crate::source::{STACK_BYTES, Sink, dump};
 use crate::threads::Threads;
 
 /// The complete lists of a source.
@@ -23,8 +23,6 @@ pub struct Objects {
     node: NodeFacts,
 }
 
-/// Stack of the source's thread: manifests may nest deeply.
-const STACK_BYTES: usize = 8 * 1024 * 1024;
 /// Batches that may wait for this thread before the source has to.
 const INPUTS: usize = 64;
 /// Longest time until the lists are complete.
@@ -56,7 +54,7 @@ impl Objects {
         let (threads, _ends) = Threads::new();
         let (sender, inputs) = mpsc::sync_channel(INPUTS);
         let sink = Sink::new(sender);
-        // It ends once nobody takes what it delivers, or with the program.
+        // The thread ends at its next delivery after the receiver is dropped, or with the process.
         threads.spawn("source", STACK_BYTES, move || source.run(&sink))?;
         Ok(Self { events: complete_lists(&inputs)?, node })
     }

@@ -11,7 +11,7 @@ use super::desired::{Desired, DesiredSetup, LocalAddresses, desired};
 use super::objects::Objects;
 use crate::planes::{Part, Plane, Rendering};
 
-/// What is printed.
+/// The inputs of a rendering.
 #[derive(Clone, Debug)]
 pub struct RenderRequest<'a> {
     /// valid, with all defaults; its mode is rendered

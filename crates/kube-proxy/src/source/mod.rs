@@ -29,6 +29,8 @@ pub struct Sink {
 #[error("the core thread has ended")]
 pub struct Closed;
 
+/// Stack of a source's thread: manifests may nest deeply.
+pub const STACK_BYTES: usize = 8 * 1024 * 1024;
 /// Largest batch that is applied on the source's thread; larger ones go to the core's.
 const SMALL: usize = 64;
 /// Retry interval of delivery to a busy core.

@@ -95,7 +95,7 @@ fn packet(known: &Known<'_>, connection: &Connection) -> Packet {
     }
 }
 
-/// Where a client is, and by what that is told.
+/// The origin of a connection as text, and the local detector that decides it.
 fn origin_text(packet: &Packet, in_family: &InFamily<'_>) -> (&'static str, String) {
     let detector = in_family.context.local.as_ref().map_or_else(String::new, |detector| format!(" ({detector})"));
     match origin(packet, &in_family.context) {

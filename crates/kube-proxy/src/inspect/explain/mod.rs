@@ -19,13 +19,13 @@ use ferry_api::config::KubeProxyConfiguration;
 use ferry_model::Settings;
 
 use self::known::Known;
-pub use self::question::{Connection, Question};
+pub use self::question::{Connection, Question, service_name};
 use self::tree::Answer;
 use super::desired::{DesiredSetup, LocalAddresses, desired};
 use super::objects::Objects;
 use crate::planes::Plane;
 
-/// What is explained.
+/// The inputs of an explanation.
 #[derive(Clone, Debug)]
 pub struct ExplainRequest<'a> {
     /// valid, with all defaults; what happens depends on its mode

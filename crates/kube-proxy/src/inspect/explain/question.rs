@@ -1,4 +1,4 @@
-//! What can be asked.
+//! Parses questions about Services, pods, addresses and connections.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -41,7 +41,7 @@ pub struct Connection {
     pub interface: Option<String>,
 }
 
-/// What a question looks like.
+/// The forms of questions, for error texts.
 const FORMS: &str = "ask about svc NAMESPACE/NAME[:PORT], pod IP, IP:PORT[/PROTOCOL], or CLIENT -> IP:PORT[/PROTOCOL]";
 
 // === impl Question ===
@@ -82,9 +82,17 @@ impl fmt::Display for Question {
 
 fn service_and_port(text: &str) -> anyhow::Result<Question> {
     let (service, port) = text.split_once(':').map_or((text, None), |(service, port)| (service, Some(port)));
-    let parts = service.split_once('/').filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
-    let (namespace, name) = parts.with_context(|| format!("{service:?} is not NAMESPACE/NAME"))?;
-    Ok(Question::Service(ObjectName::new(namespace, name), port.map(str::to_owned)))
+    Ok(Question::Service(service_name(service)?, port.map(str::to_owned)))
+}
+
+/// Parses the name of a Service on a command line, `NAMESPACE/NAME`.
+///
+/// # Errors
+/// If one of both is missing.
+pub fn service_name(text: &str) -> anyhow::Result<ObjectName> {
+    let parts = text.split_once('/').filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
+    let (namespace, name) = parts.with_context(|| format!("{text:?} is not NAMESPACE/NAME"))?;
+    Ok(ObjectName::new(namespace, name))
 }
 
 fn ip(text: &str) -> anyhow::Result<IpAddr> {

@@ -10,7 +10,7 @@ use super::endpoints::{self, port_name, scopes};
 use super::known::{InFamily, Known, Resolved};
 use super::tree::{Answer, Tree};
 
-/// What follows without a local detector, and what to do.
+/// The effect of a missing local detector, and the remedy.
 const UNDETECTED: &str = "set clusterCIDR, or another detectLocalMode, in the configuration; until then no connection to a cluster IP is \
                           masqueraded, and replies to clients outside of the pod network may not return through this node";
 
@@ -162,7 +162,7 @@ pub(super) fn policy_field(service: &Service, kind: FrontendKind) -> &'static st
     if policy == TrafficPolicy::Local { local } else { cluster }
 }
 
-/// What happens to a connection, and by which policy.
+/// An action as text, with the traffic policy that leads to it.
 pub(super) fn action_text(action: Action, policy: &str) -> String {
     match action {
         Action::Forward { to, snat } => {

@@ -171,7 +171,7 @@ fn a_dump_has_the_same_text_everywhere_and_for_one_service() {
         error(&["--local-addresses", "192.0.2.1,machine"]),
         "Error: --local-addresses \"machine\" is not an IP address, nor \"machine\" alone"
     );
-    assert_eq!(error(&["--service", "web"]), "Error: --service \"web\" is not NAMESPACE/NAME");
+    assert_eq!(error(&["--service", "web"]), "Error: --service: \"web\" is not NAMESPACE/NAME");
     assert_eq!(
         error(&["--hostname-override", "node-b"]),
         "Error: no Node node-b among the objects: name the node by --hostname-override; there is node-a"
