@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use ferry_api::object::{Kind, KubeObject, Node, ObjectName};
+use ferry_api::object::{Kind, KubeObject, Node};
 use ferry_model::Settings;
 use ferry_model::store::Event;
 
@@ -74,17 +74,10 @@ impl Objects {
         self.nodes().map(|node| node.name.name()).collect()
     }
 
-    /// True if there is a Service of this name.
-    pub fn has_service(&self, name: &ObjectName) -> bool {
-        self.events
-            .iter()
-            .any(|event| matches!(event, Event::Upsert(KubeObject::Service(service)) if service.name == *name))
-    }
-
     fn nodes(&self) -> impl Iterator<Item = &Node> {
-        self.events.iter().filter_map(|event| match event {
-            Event::Upsert(KubeObject::Node(node)) => Some(node),
-            _ => None,
+        self.events.iter().filter_map(|event| {
+            let Event::Upsert(KubeObject::Node(node)) = event else { return None };
+            Some(node)
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, bail};
 use ferry_api::config::KubeProxyConfiguration;
-use ferry_api::object::{Family, ObjectName};
+use ferry_api::object::ObjectName;
 use ferry_model::Settings;
 use ferry_plane::{Delta, UnitId};
 use serde_json::json;
@@ -39,14 +39,12 @@ pub fn render(objects: Objects, request: &RenderRequest<'_>) -> anyhow::Result<S
     let RenderRequest { config, settings, addresses, service, part, json } = request;
     let mode = config.configured_mode();
     let offline = Plane::named(mode)?.offline(config);
-    let known = service.as_ref().map(|name| objects.has_service(name));
-    let Desired { mut families, .. } =
-        desired(objects, DesiredSetup { config, settings, profile: offline.profile, addresses })?;
-    if let (Some(name), Some(known)) = (service, known) {
-        families.iter_mut().for_each(|(_, delta)| keep_service(delta, name));
-        check_service(name, known, &families)?;
+    let mut desired = desired(objects, DesiredSetup { config, settings, profile: offline.profile, addresses })?;
+    if let Some(name) = service {
+        desired.families.iter_mut().for_each(|(_, delta)| keep_service(delta, name));
+        check_service(name, &desired)?;
     }
-    let mut parts = (offline.render)(&Rendering { families: &families, config });
+    let mut parts = (offline.render)(&Rendering { families: &desired.families, config });
     if let Some(wanted) = part {
         let names: Vec<&str> = parts.iter().map(|part| part.name).collect();
         let names = names.join(", ");
@@ -65,11 +63,11 @@ fn keep_service(delta: &mut Delta, name: &ObjectName) {
     delta.units.retain(|id, _| *id == kept);
 }
 
-fn check_service(name: &ObjectName, known: bool, families: &[(Family, Delta)]) -> anyhow::Result<()> {
-    if !known {
+fn check_service(name: &ObjectName, desired: &Desired) -> anyhow::Result<()> {
+    if desired.store().objects(name).service.is_none() {
         bail!("no Service {name} among the objects: name it NAMESPACE/NAME");
     }
-    if families.iter().all(|(_, delta)| delta.units.values().all(Option::is_none)) {
+    if desired.families.iter().all(|(_, delta)| delta.units.values().all(Option::is_none)) {
         bail!("nothing of Service {name} is served: it has no cluster IP or no port, or see the lines above");
     }
     Ok(())
