@@ -173,7 +173,9 @@ impl Matcher {
         }
         let flow = self.flow(entry);
         let is_ours = |address: IpAddr| address.is_loopback() || self.local.contains(&address);
-        if self.replies.owner.is_answered_by_proxy(&flow, is_ours) {
+        // A listener of UDP tells which of its flows are stale. Of TCP a translated flow is right, whoever answers it: that it has no
+        // answer yet means that its first packet is on its way to the listener.
+        if self.protocol != Protocol::Tcp && self.replies.owner.is_answered_by_proxy(&flow, is_ours) {
             let rule = at_address.filter(|rule| !rule.is_of_nobody()).or_else(at_port).or(at_address).or_else(left);
             return rule.map_or(Verdict::Right, |rule| self.judge_by_proxy(rule, &flow));
         }

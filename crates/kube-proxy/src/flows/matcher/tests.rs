@@ -362,3 +362,19 @@ fn a_listener_that_leads_to_other_endpoints_has_stale_flows() {
         assert_eq!(matcher.is_wrong(&entry), wrong, "{port}");
     }
 }
+
+#[test]
+fn a_first_packet_on_its_way_to_a_listener_of_tcp_keeps_its_entry() {
+    let at = "10.96.0.1:80";
+    let rules = rules(&NodePortAddresses::All, &[(Protocol::Tcp, vip(at), RightFlows::Answered)]);
+    let local: Vec<IpAddr> = LOCAL.iter().map(|text| text.parse().unwrap()).collect();
+    // The listeners of UDP are known, those of TCP are not.
+    let behind = |_: Family, _: u16| None;
+    let replies = Replies { owner: ReplyOwner::Proxy, behind: Some(Arc::new(behind)) };
+    for patience in [Patience::FirstCheck, Patience::None] {
+        let matcher = Matcher::new((Family::V4, Protocol::Tcp), &rules, (&local, &replies), patience);
+        let of = |answers_from| entry(Protocol::Tcp, "192.0.2.1:4000", at, answers_from);
+        assert_eq!(matcher.judge(&of("192.0.2.1:64083")), Verdict::Right, "{patience:?}");
+        assert_eq!(matcher.judge(&of(at)), Verdict::Stale, "nobody has translated it, {patience:?}");
+    }
+}
