@@ -3,6 +3,8 @@
 
 #[cfg(target_os = "linux")]
 mod bind;
+#[cfg(target_os = "linux")]
+mod early_demux;
 #[cfg(windows)]
 mod interface;
 mod metrics;
@@ -36,7 +38,7 @@ pub(super) const PLANE: Plane = Plane {
     metrics: USERSPACE_TABLE,
     devices: &[],
     open,
-    // It needs none.
+    // Opening the engines has set what it needs.
     initialize: |_| Ok(()),
     remove_leftovers,
     // The table and the routes of an earlier run lead to listeners that ended with its process.

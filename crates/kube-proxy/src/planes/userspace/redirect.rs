@@ -6,8 +6,7 @@ use ferry_plane::{CommitError, Delta, Kernel as _, SyncEngine};
 use ferry_plane_userspace::redirect::{self, Relaying, UserspaceCommitLock};
 use ferry_plane_userspace::{SharedRelay, is_gate};
 
-use super::Tried;
-use super::serving;
+use super::{Tried, early_demux, serving};
 use crate::planes::nftables::TABLE;
 use crate::planes::{LISTENER, Opened, Opening, Part, Rendering, RuleDomain};
 use crate::platform;
@@ -36,6 +35,7 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
         opening.threads.spawn(LISTENER, STACK_BYTES, move || {
             failed.fail(anyhow::Error::new(listen()).context("waiting for nf_tables notifications"));
         })?;
+        early_demux::switch_off();
         serving::start(workers, opening.threads)?;
         inherit(opening, &shared);
     }

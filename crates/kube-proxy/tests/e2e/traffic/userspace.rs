@@ -11,6 +11,7 @@ use ferry_lab::probe::{Echo, Hammer, Held};
 use ferry_lab::proxy::{Config, NFTABLES, USERSPACE};
 use ferry_lab::stage::{slowly, until, within};
 use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service, Stage};
+use socket2::{Domain, Socket, Type};
 
 use crate::support::{EXECUTABLE, alone, folder};
 
@@ -20,6 +21,8 @@ const NO_RETRY: Duration = Duration::from_millis(900);
 const CHANGES: usize = 8;
 /// The port of a server that holds connections, on pods.
 const ECHO: u16 = 7000;
+/// Ports from which a client connects to two Services, outside the range of those that the kernel gives out.
+const CLIENT_PORTS: [u16; 3] = [20_001, 20_002, 20_003];
 
 fn config(more: &str) -> Config {
     Config { mode: USERSPACE, more: more.to_owned(), ..Config::default() }
@@ -66,6 +69,15 @@ fn held_by(places: &[Place]) -> Manifests {
     let service = Service::new("held", 47);
     let endpoints = service.endpoints(ECHO, places);
     Manifests::new().with_endpoints(service, endpoints)
+}
+
+/// A connection from an address and port, which others may use, too.
+fn connected(from: SocketAddr, to: SocketAddr) -> Socket {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).expect("a socket");
+    socket.set_reuse_address(true).expect("an option of every socket");
+    socket.bind(&from.into()).expect("binding to an address of the place");
+    socket.connect(&to.into()).expect("a connection to the first Service");
+    socket
 }
 
 fn echo(lab: &Lab, place: Place) -> Echo {
@@ -120,6 +132,21 @@ fn an_established_connection_outlives_its_endpoint_in_the_slices_and_new_ones_go
     let (held, now) = (held.finish(), now.finish());
     assert!(held.exchanges > 0 && !held.broken.is_empty(), "{held:?}");
     assert!(now.exchanges > 0 && now.broken.is_empty(), "{now:?}");
+}
+
+#[test]
+fn connections_from_one_port_of_a_client_reach_two_services_at_once() {
+    let (_turn, lab) = (alone(), Lab::new());
+    let _server = echo(&lab, Place::PodA);
+    let manifests = held_by(&[Place::PodA]).with(Service::new("second", 48), &[Place::PodA, Place::Far]);
+    let _stage = stage(&lab, "userspace-one-port", config(""), &manifests);
+    for (family, port) in Family::ALL.into_iter().flat_map(|family| CLIENT_PORTS.map(|port| (family, port))) {
+        let source = SocketAddr::new(Place::PodB.address(family), port);
+        let first = lab.host(Place::PodB).run(move || connected(source, at_cluster_ip(family, 47)));
+        let second = lab.from(Place::PodB).bound_to_port(source).tcp(at_cluster_ip(family, 48), 1);
+        assert!(second.all_answered(), "from {source}: {second:?}");
+        drop(first);
+    }
 }
 
 #[test]
