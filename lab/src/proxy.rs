@@ -27,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Pause between two looks at a condition. On a slow machine it is longer, and looks take a part of the time only, since its only
 /// processor has to do what they wait for.
 const PAUSE: Duration = Duration::from_millis(2);
+/// The longest look that lengthens the pause: one that takes longer has mostly waited, for an answer that didn't come.
+const WORK: Duration = Duration::from_millis(50);
 /// Bytes of [`Proxy::log_end`].
 const END_BYTES: i64 = 32_768;
 
@@ -162,7 +164,8 @@ impl<'a> Proxy<'a> {
                 panic!("the proxy ended ({status}) before {what}\n{}", self.log());
             }
             assert!(start.elapsed() < slowly(PATIENCE), "no {what} after {:?}\n{}", start.elapsed(), self.log());
-            thread::sleep(slowly(PAUSE + look).saturating_sub(look));
+            let work = look.min(WORK);
+            thread::sleep(slowly(PAUSE + work).saturating_sub(work));
         }
     }
 

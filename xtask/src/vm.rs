@@ -50,6 +50,7 @@ const LAYERS: &[Test] = &[
     Test::new("crates/plane-nftables", "kernel", "--skip iptables"),
     Test::new("crates/plane-ipvs", "kernel", "--include-ignored"),
     Test::new("crates/kube-proxy", "churn", "--skip iptables"),
+    Test::new("crates/kube-proxy", "traffic", "userspace::connections_from_one_port"),
 ];
 
 /// The corpus in mode ipvs.
@@ -87,6 +88,7 @@ const SELECTION: &[&str] = &[
     "--test=ipvs",
     "--test=kernel",
     "--test=outside",
+    "--test=traffic",
 ];
 
 /// Time limit of a machine.
@@ -100,11 +102,13 @@ const CRASHED: i32 = 125;
 /// The most crashes of a machine.
 const MOST_CRASHES: u32 = 1;
 
-/// Scales the tests to a machine that is twenty times slower.
+/// Scales the tests to a machine that is twenty times slower. Relayed connections are fewer: with thirty a second it has no idle time left,
+/// and connections and changes wait for seconds.
 const SCALE: &[(&str, &str)] = &[
     ("FERRY_SLOWNESS", "10"),
     ("FERRY_CHURN_SECONDS", "40"),
     ("FERRY_CHURN_CONNECTIONS", "30"),
+    ("FERRY_CHURN_RELAYED", "12"),
     ("FERRY_CHURN_CHANGES", "120"),
     ("FERRY_CHURN_ESTABLISHED", "20"),
     ("FERRY_CHURN_RACE_MILLISECONDS", "2000"),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{Condition, Manifests};
-use ferry_lab::proxy::{Config, IPTABLES};
+use ferry_lab::proxy::{Config, IPTABLES, USERSPACE};
 use ferry_lab::stage::slowly;
 use ferry_lab::{Client, Family, Host, Lab, Place, Proxy};
 
@@ -107,12 +107,7 @@ impl<'a> Driver<'a> {
         let mut driver = Self {
             start,
             proxy,
-            // mode iptables doesn't refuse connections to missing ports: an early probe runs into its timeout
-            marker: lab.from(Place::Node).patience(slowly(Duration::from_millis(if mode == IPTABLES {
-                15
-            } else {
-                200
-            }))),
+            marker: lab.from(Place::Node).patience(slowly(patience(mode))),
             services,
             history: History::new(),
             dice: Dice(0x9e37_79b9_7f4a_7c15),
@@ -344,6 +339,17 @@ impl<'a> Start<'a> {
     fn proxy(&self) -> Proxy<'a> {
         Proxy::start(self.host, &self.executable, &self.folder, &self.manifests(), &self.config)
     }
+}
+
+/// The time limit of a probe of the marker.
+fn patience(mode: &str) -> Duration {
+    Duration::from_millis(match mode {
+        // doesn't refuse connections to missing ports: an early probe runs into the limit
+        IPTABLES => 15,
+        // where the machine is slow, the proxy answers late
+        USERSPACE => 1000,
+        _ => 200,
+    })
 }
 
 fn file(service: &State) -> String {

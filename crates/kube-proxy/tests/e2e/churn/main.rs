@@ -6,7 +6,8 @@
 //! with an endpoint that was removed meanwhile.
 //!
 //! `FERRY_CHURN_SECONDS`, `FERRY_CHURN_CONNECTIONS` (a second), `FERRY_CHURN_CHANGES` (a minute) and
-//! `FERRY_CHURN_ESTABLISHED` scale it, and `FERRY_CHURN_RESTARTS` how often the proxy is killed.
+//! `FERRY_CHURN_ESTABLISHED` scale it, and `FERRY_CHURN_RESTARTS` how often the proxy is killed. In mode userspace it is
+//! `FERRY_CHURN_RELAYED` connections a second: each costs the machine two connections and the work of a process.
 #![expect(
     clippy::expect_used,
     clippy::panic,
@@ -70,6 +71,12 @@ fn scale(name: &str, usual: u64) -> u64 {
 /// The mode, and the variant of iptables that the node's kubelet uses.
 type By = (&'static str, Option<Backend>);
 
+/// New connections a second in this mode.
+fn connections((mode, _): By) -> u64 {
+    let name = if mode == USERSPACE { "FERRY_CHURN_RELAYED" } else { "FERRY_CHURN_CONNECTIONS" };
+    scale(name, CONNECTIONS)
+}
+
 /// A driver in this mode, with a folder of this name.
 fn driver<'a>(lab: &'a Lab, name: &str, (mode, kubelet): By) -> Driver<'a> {
     if let Some(backend) = kubelet {
@@ -83,8 +90,8 @@ fn way_of_host((mode, _): By) -> Way {
     if mode == IPVS { Way::External } else { Way::Short }
 }
 
-/// Makes changes in this mode at this pace, with this many new connections per second, and judges the result.
-fn churn(name: &str, by: By, pace: Pace, connections: u64) {
+/// Makes changes in this mode at this pace, and judges the result.
+fn churn(name: &str, by: By, pace: Pace) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let duration = Duration::from_secs(scale("FERRY_CHURN_SECONDS", SECONDS));
     let lab = Lab::new();
@@ -93,7 +100,7 @@ fn churn(name: &str, by: By, pace: Pace, connections: u64) {
     let number = usize::try_from(scale("FERRY_CHURN_ESTABLISHED", ESTABLISHED)).expect("a few hundred");
     let established = Established::open(&lab, number, &stop);
     let loads = [(Place::PodB, 4), (Place::Client, 5), (Place::Node, 1)]
-        .map(|(place, tenths)| Load::start(&lab, place, way_of_host(by), connections * tenths / 10, &stop));
+        .map(|(place, tenths)| Load::start(&lab, place, way_of_host(by), connections(by) * tenths / 10, &stop));
     let start = Instant::now();
     driver.run(start + duration, &pace);
     let took = start.elapsed();
@@ -112,12 +119,12 @@ fn churn(name: &str, by: By, pace: Pace, connections: u64) {
 /// As many changes of endpoints as on a busy node.
 fn endpoints(name: &str, by: By) {
     let pace = Pace::Endpoints { a_minute: scale("FERRY_CHURN_CHANGES", CHANGES) };
-    churn(name, by, pace, scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS));
+    churn(name, by, pace);
 }
 
 /// Changes of policies, as fast as possible.
 fn policies(name: &str, by: By) {
-    churn(name, by, Pace::Policies, scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS));
+    churn(name, by, Pace::Policies);
 }
 
 /// The proxy is killed repeatedly, at any moment, and endpoints change while it is away.
@@ -126,9 +133,8 @@ fn restarts(name: &str, by: By) {
     let lab = Lab::new();
     let mut driver = driver(&lab, name, by);
     let stop = Arc::new(AtomicBool::new(false));
-    let connections = scale("FERRY_CHURN_CONNECTIONS", CONNECTIONS) / 5;
-    let loads =
-        [Place::PodB, Place::Client].map(|place| Load::start(&lab, place, way_of_host(by), connections / 2, &stop));
+    let each = connections(by) / 10;
+    let loads = [Place::PodB, Place::Client].map(|place| Load::start(&lab, place, way_of_host(by), each, &stop));
     let mut conversations = Conversations::start(&lab, CONVERSATIONS);
     for _ in 0..scale("FERRY_CHURN_RESTARTS", RESTARTS) {
         driver.some(5);
