@@ -17,6 +17,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use anyhow::anyhow;
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
 use ferry_model::{Endpoint, Profile, Settings};
@@ -56,7 +57,13 @@ pub struct Plane {
     /// it can't be opened without `CAP_NET_ADMIN`
     needs_net_admin: bool,
     offline: fn(&KubeProxyConfiguration) -> Offline,
+    /// opens engines that [plan](SyncEngine::plan): they prepare nothing, and no thread is started. `None` if the mode holds objects in
+    /// the process that runs, so that another one can't tell what is there
+    plan: Option<OpenPlanners>,
 }
+
+/// Opens engines that plan.
+type OpenPlanners = fn(&Opening<'_>) -> anyhow::Result<Vec<Opened>>;
 
 /// The functions of a mode that need no kernel, on any machine.
 #[derive(Clone, Copy, Debug)]
@@ -291,6 +298,21 @@ impl Plane {
     /// The functions of the mode that need no kernel.
     pub fn offline(&self, config: &KubeProxyConfiguration) -> Offline {
         (self.offline)(config)
+    }
+
+    /// Engines that plan, of all families.
+    ///
+    /// # Errors
+    /// If the mode can't be used on this machine, or its objects can't be read by another process than the one that runs.
+    pub fn planners(&self, opening: &Opening<'_>) -> anyhow::Result<Vec<Opened>> {
+        let mode = self.mode;
+        let open = self.plan.ok_or_else(|| {
+            anyhow!("mode {mode} holds its objects in the process that runs: only that could tell what would change; see render")
+        })?;
+        if self.needs_net_admin {
+            platform::require_net_admin()?;
+        }
+        open(opening)
     }
 
     /// Sets the kernel parameters that the first sync would set, and that opening the engines doesn't.

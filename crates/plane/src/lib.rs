@@ -32,6 +32,7 @@ pub mod mailbox;
 #[cfg(feature = "testing")]
 pub mod memory;
 mod outcome;
+mod plan;
 mod quarantine;
 
 use std::collections::BTreeMap;
@@ -51,6 +52,7 @@ pub use drift::{Drift, Extent};
 pub use failure::{Applied, CommitError, CommitFailure, Refusal};
 pub use ferry_api::object::ObjectName;
 pub use outcome::{Acknowledged, Next, Outcome};
+pub use plan::Plan;
 
 /// The grain of change, error and quarantine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -268,8 +270,12 @@ pub trait SyncEngine: Send {
     fn each_unit(&self, see: &mut dyn FnMut(&Unit));
     /// Shows every pending unit.
     fn each_pending(&self, see: &mut dyn FnMut(&UnitId));
-    /// The operations of a repair, as text.
-    fn plan(&mut self) -> Result<Batch<String>, CommitError>;
+    /// The operations of a repair that takes all pending changes along. Reads the kernel, and changes nothing, not even what
+    /// [`Kernel::prepare`] sets.
+    ///
+    /// # Errors
+    /// If the objects can't be read.
+    fn plan(&mut self) -> Result<Plan, CommitError>;
     /// Removes all our objects except those that [stay](Object::stays), in one batch; returns their number. After an error any
     /// part of them may be left: the frontends that they served are added to `served` before the first is removed.
     fn retire(self: Box<Self>, served: &mut Vec<Served>) -> Result<usize, CommitError>;

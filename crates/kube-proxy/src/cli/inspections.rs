@@ -7,6 +7,8 @@ use super::table::{Effect, Flag, ValueKind};
 pub enum Inspection {
     /// says what happens to connections
     Explain,
+    /// says what a run would change
+    Plan,
     /// prints what a mode would have in the kernel
     Render,
 }
@@ -67,6 +69,23 @@ pub const INSPECTIONS: &[Inspected] = &[
             own("in", ValueKind::Text, "The interface through which the connection comes in."),
             JSON,
         ],
+    },
+    Inspected {
+        inspection: Inspection::Plan,
+        name: "plan",
+        arguments: "",
+        about: "Says what a run would change in this machine's kernel now, and changes nothing; exits with 2 if it would.",
+        examples: &[
+            (
+                "kube-proxy plan --config /var/lib/kube-proxy/config.conf",
+                "the difference between the cluster and this node, also where upstream's proxy runs",
+            ),
+            (
+                "kube-proxy plan --mode nftables --kubeconfig ~/.kube/config --json",
+                "all operations of a change of mode",
+            ),
+        ],
+        flags: &[MODE, DUMP, LOCAL_ADDRESSES, JSON],
     },
     Inspected {
         inspection: Inspection::Render,

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use ferry_api::wire::address::parse_ip;
@@ -10,17 +11,22 @@ use ferry_model::Settings;
 use super::config::{Configured, Notice, complete};
 use super::inputs;
 use crate::cli::{Flags, Inspection};
-use crate::inspect::{ExplainRequest, LocalAddresses, Objects, Question, RenderRequest, explain, render, service_name};
+use crate::inspect::{
+    ExplainRequest, LocalAddresses, Objects, PlanRequest, Planned, Question, RenderRequest, explain, plan, render,
+    service_name,
+};
 use crate::logging;
 
 /// The value of `--local-addresses` for those of this machine.
 const OF_MACHINE: &str = "machine";
+/// The exit code of a plan with something to change.
+const DIFFERS: u8 = 2;
 
-/// The output of a subcommand; `asked` are its arguments.
+/// The output of a subcommand, and its exit code; `asked` are its arguments.
 ///
 /// # Errors
 /// If the configuration is invalid, the objects can't be read, or the subcommand fails.
-pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyhow::Result<String> {
+pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyhow::Result<(String, ExitCode)> {
     let mut configured = complete(flags)?;
     if let Some(mode) = flags.path("mode") {
         mode.clone_into(&mut configured.config.mode);
@@ -31,7 +37,7 @@ pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyh
     configured.notices.iter().for_each(Notice::log);
     config.validate()?;
     let settings = &Settings::from_config(config, &configured.node_name);
-    let addresses = local_addresses(flags.list("local-addresses"))?;
+    let addresses = local_addresses(flags.list("local-addresses"), inspection)?;
     let json = flags.is_true("json");
     match inspection {
         Inspection::Explain => {
@@ -44,12 +50,17 @@ pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyh
             let colours =
                 io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
             let request = ExplainRequest { config, settings, addresses, question, json, colours };
-            explain(objects(flags, &configured, settings)?, &request)
+            Ok((explain(objects(flags, &configured, settings)?, &request)?, ExitCode::SUCCESS))
+        }
+        Inspection::Plan => {
+            let request = PlanRequest { config, settings, addresses, json };
+            let Planned { text, differs } = plan(objects(flags, &configured, settings)?, &request)?;
+            Ok((text, if differs { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS }))
         }
         Inspection::Render => {
             let service = flags.path("service").map(service_name).transpose().context("--service")?;
             let request = RenderRequest { config, settings, addresses, service, part: flags.path("part"), json };
-            render(objects(flags, &configured, settings)?, &request)
+            Ok((render(objects(flags, &configured, settings)?, &request)?, ExitCode::SUCCESS))
         }
     }
 }
@@ -66,9 +77,14 @@ fn objects(flags: &Flags, configured: &Configured, settings: &Settings) -> anyho
     }
 }
 
-/// The addresses of a list, or this machine's.
-fn local_addresses(list: Option<Vec<String>>) -> anyhow::Result<LocalAddresses> {
-    let Some(list) = list else { return Ok(LocalAddresses::OfNode) };
+/// The addresses of a list, or this machine's. A plan is about this machine.
+fn local_addresses(list: Option<Vec<String>>, inspection: Inspection) -> anyhow::Result<LocalAddresses> {
+    let Some(list) = list else {
+        return Ok(match inspection {
+            Inspection::Plan => LocalAddresses::OfMachine,
+            Inspection::Explain | Inspection::Render => LocalAddresses::OfNode,
+        });
+    };
     if list == [OF_MACHINE] {
         return Ok(LocalAddresses::OfMachine);
     }

@@ -46,9 +46,9 @@ pub fn execute(args: Vec<std::ffi::OsString>) -> ExitCode {
 }
 
 /// Prints the output of a subcommand, or why there is none.
-fn inspected(output: anyhow::Result<String>) -> ExitCode {
+fn inspected(output: anyhow::Result<(String, ExitCode)>) -> ExitCode {
     match output {
-        Ok(text) => print(&mut io::stdout(), &text, ExitCode::SUCCESS),
+        Ok((text, code)) => print(&mut io::stdout(), &text, code),
         Err(error) => print(&mut io::stderr(), &format!("Error: {error:#}\n"), ExitCode::FAILURE),
     }
 }

@@ -255,8 +255,8 @@ impl SyncEngine for Counts {
     fn each_pending(&self, see: &mut dyn FnMut(&UnitId)) {
         self.pending.iter().for_each(see);
     }
-    fn plan(&mut self) -> Result<ferry_plane::Batch<String>, CommitError> {
-        Ok(ferry_plane::Batch::default())
+    fn plan(&mut self) -> Result<ferry_plane::Plan, CommitError> {
+        Ok(ferry_plane::Plan::default())
     }
     fn retire(self: Box<Self>, _: &mut Vec<ferry_plane::Served>) -> Result<usize, CommitError> {
         Ok(0)

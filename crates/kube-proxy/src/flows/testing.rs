@@ -3,7 +3,7 @@
 use std::task::Waker;
 use std::time::Instant;
 
-use ferry_plane::{Batch, CommitError, Delta, Outcome, Served, SyncEngine, Unit, UnitId};
+use ferry_plane::{CommitError, Delta, Outcome, Plan, Served, SyncEngine, Unit, UnitId};
 
 /// An engine that holds these units, and does nothing.
 pub(crate) struct Holds(pub(crate) Vec<Unit>);
@@ -24,8 +24,8 @@ impl SyncEngine for Holds {
         self.0.iter().for_each(see);
     }
     fn each_pending(&self, _: &mut dyn FnMut(&UnitId)) {}
-    fn plan(&mut self) -> Result<Batch<String>, CommitError> {
-        Ok(Batch::default())
+    fn plan(&mut self) -> Result<Plan, CommitError> {
+        Ok(Plan::default())
     }
     fn retire(self: Box<Self>, _: &mut Vec<Served>) -> Result<usize, CommitError> {
         Ok(0)

@@ -11,7 +11,7 @@ use ferry_kernel::iptables::{Backend, Failure, Table, Tool};
 use ferry_kernel::{nfacct, sysctl};
 use ferry_model::{NodePortSelection, Profile, Settings};
 use ferry_plane::{CommitError, Delta, Kernel as _, Served, SyncEngine, Unit};
-use ferry_plane_iptables::{Counters, Features, Iptables, IptablesCommitLock, backend, names, render};
+use ferry_plane_iptables::{Counters, Features, Iptables, IptablesCommitLock, IptablesEngine, backend, names, render};
 use ipnet::IpNet;
 
 use super::{
@@ -34,6 +34,7 @@ pub(super) const PLANE: Plane = Plane {
     in_use: ferry_plane_iptables::in_use,
     needs_net_admin: true,
     offline: |_| Offline { profile: Profile::IPTABLES, render },
+    plan: Some(planners),
 };
 
 /// The chains of upstream's mode ipvs that no other mode has, in both variants: its other chains can't go before them.
@@ -59,42 +60,41 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     if localhost {
         may_route_localhost()?;
     }
-    let choice = backend::choose().context("mode iptables can't be used on this machine")?;
-    tracing::info!(variant = %choice.backend, why = choice.why, "Chose iptables variant");
-    if let Some(warning) = &choice.warning {
-        tracing::warn!(variant = %choice.backend, warning, "Conflicting iptables variants");
-    }
-    let features = Features {
-        counts_invalid: counts(names::INVALID_DROPPED),
-        counts_localhost: localhost && counts(names::LOCALHOST_ACCEPTED),
-        drops_invalid: !is_liberal(),
-        // An earlier run may have set it.
-        guards_loopback: sysctl::read(ROUTE_LOCALNET).is_ok_and(|value| value == "1"),
-        // Each family has tables of its own.
-        lacks_mangle: false,
-    };
-    let options = EngineOptions { backend: choice.backend, features, commit_lock: IptablesCommitLock::default() };
+    let options = EngineOptions::choose(localhost, counts)?;
+    let (backend, features) = (options.backend, options.features);
     let mut counters = Vec::new();
     let opened = families.iter().map(|family| {
         let own = Arc::new(Counters::default());
         counters.push((*family, Arc::clone(&own)));
-        (*family, options.open(*family, own))
+        let opened = options.open(*family, own).and_then(|mut engine| {
+            engine.kernel_mut().prepare()?;
+            Ok(Box::new(engine) as Box<dyn SyncEngine>)
+        });
+        (*family, opened)
     });
     let families: Vec<Opened> = opened.collect();
     let metrics = Box::new(move |registry: &_| {
         IptablesMetrics::register(MODE_IPTABLES, move || read(&counters, features), registry)
     });
-    let domains: &[RuleDomain] = match choice.backend {
+    let domains: &[RuleDomain] = match backend {
         Backend::Nft => &[NFT],
         Backend::Legacy => &[LEGACY],
     };
-    if choice.backend == Backend::Nft && families.iter().any(|(_, opened)| opened.is_ok()) {
+    if backend == Backend::Nft && families.iter().any(|(_, opened)| opened.is_ok()) {
         let (listen, failed) = (ferry_plane_iptables::listener(options.commit_lock)?, opening.threads.clone());
         opening.threads.spawn(LISTENER, STACK_BYTES, move || {
             failed.fail(anyhow::Error::new(listen()).context("waiting for nf_tables notifications"));
         })?;
     }
     Ok(Engines { families, metrics, domains, serving: None, way: None })
+}
+
+fn planners(opening: &Opening<'_>) -> anyhow::Result<Vec<Opened>> {
+    let localhost = opening.families.contains(&Family::V4) && serves_localhost(opening.settings);
+    // A run makes one that isn't there, if the kernel can.
+    let options = EngineOptions::choose(localhost, |name| nfacct::packets(name).is_ok())?;
+    let open = |family| Ok(Box::new(options.open(family, Arc::default())?) as Box<dyn SyncEngine>);
+    Ok(opening.families.iter().map(|family| (*family, open(*family))).collect())
 }
 
 /// As on a machine with all features: its accounting objects are there, and no table is missing.
@@ -175,14 +175,31 @@ fn remove_leftovers(family: Family) -> io::Result<Leftovers> {
 // === impl EngineOptions ===
 
 impl EngineOptions {
-    /// A prepared engine: features that the machine lacks are reported here.
-    fn open(&self, family: Family, counters: Arc<Counters>) -> Result<Box<dyn SyncEngine>, CommitError> {
+    /// Chooses the variant and finds the features of the machine; `counts`: an accounting object of this name is there.
+    fn choose(localhost: bool, counts: fn(&str) -> bool) -> anyhow::Result<Self> {
+        let choice = backend::choose().context("mode iptables can't be used on this machine")?;
+        tracing::info!(variant = %choice.backend, why = choice.why, "Chose iptables variant");
+        if let Some(warning) = &choice.warning {
+            tracing::warn!(variant = %choice.backend, warning, "Conflicting iptables variants");
+        }
+        let features = Features {
+            counts_invalid: counts(names::INVALID_DROPPED),
+            counts_localhost: localhost && counts(names::LOCALHOST_ACCEPTED),
+            drops_invalid: !is_liberal(),
+            // An earlier run may have set it.
+            guards_loopback: sysctl::read(ROUTE_LOCALNET).is_ok_and(|value| value == "1"),
+            // Each family has tables of its own.
+            lacks_mangle: false,
+        };
+        Ok(Self { backend: choice.backend, features, commit_lock: IptablesCommitLock::default() })
+    }
+
+    /// An engine that isn't prepared.
+    fn open(&self, family: Family, counters: Arc<Counters>) -> Result<IptablesEngine, CommitError> {
         let unusable = |failure| CommitError::Unusable(io::Error::other(failure));
         let tool = find(family, self.backend).map_err(unusable)?;
         let features = Features { lacks_mangle: lacks(&tool, Table::Mangle), ..self.features };
-        let mut engine = ferry_plane_iptables::engine(features, tool, self.commit_lock.clone(), counters);
-        engine.kernel_mut().prepare()?;
-        Ok(Box::new(engine))
+        Ok(ferry_plane_iptables::engine(features, tool, self.commit_lock.clone(), counters))
     }
 }
 

@@ -41,6 +41,7 @@ pub(super) const PLANE: Plane = Plane {
     in_use: retire::in_use,
     needs_net_admin: true,
     offline: |_| Offline { profile: Profile::IPVS, render },
+    plan: Some(planners),
 };
 
 /// The virtual servers, and the addresses of the device.
@@ -81,6 +82,15 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         forward.start(opening.threads, |waker| shared.commit_lock.take().wake_for_other_tables(waker))?;
     }
     Ok(Engines { families, metrics: Box::new(IpvsMetrics::register), domains: OWN, serving: None, way: None })
+}
+
+fn planners(opening: &Opening<'_>) -> anyhow::Result<Vec<Opened>> {
+    let (scheduler, shared) = (configured_scheduler(opening.config)?, Shared::default());
+    let open = |family| -> Result<Box<dyn SyncEngine>, CommitError> {
+        let engine = ferry_plane_ipvs::engine(family, &shared, options(opening, scheduler, family));
+        Ok(Box::new(engine.map_err(CommitError::Unusable)?))
+    };
+    Ok(opening.families.iter().map(|family| (*family, open(*family))).collect())
 }
 
 fn render(rendering: &Rendering<'_>) -> Vec<Part> {

@@ -30,6 +30,7 @@ pub(super) const PLANE: Plane = Plane {
     in_use: ferry_plane_nftables::in_use,
     needs_net_admin: true,
     offline: |_| Offline { profile: Profile::NFTABLES, render },
+    plan: Some(planners),
 };
 
 /// The table of each family. That of mode ipvs has the same name, and replaces it.
@@ -59,6 +60,12 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
 
 fn engine(family: Family, commit_lock: &NftablesCommitLock) -> Result<NftablesEngine, CommitError> {
     ferry_plane_nftables::engine(family, commit_lock.clone()).map_err(CommitError::Unusable)
+}
+
+fn planners(opening: &Opening<'_>) -> anyhow::Result<Vec<Opened>> {
+    let commit_lock = NftablesCommitLock::default();
+    let open = |family| engine(family, &commit_lock).map(|engine| Box::new(engine) as Box<dyn SyncEngine>);
+    Ok(opening.families.iter().map(|family| (*family, open(*family))).collect())
 }
 
 fn render(rendering: &Rendering<'_>) -> Vec<Part> {

@@ -46,6 +46,7 @@ pub(super) const PLANE: Plane = Plane {
     // The way bind serves what it can without.
     needs_net_admin: false,
     offline,
+    plan: None,
 };
 
 #[cfg(target_os = "linux")]

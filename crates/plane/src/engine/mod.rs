@@ -18,6 +18,7 @@ mod conflict;
 mod drift;
 mod full;
 mod owners;
+mod plan;
 mod portions;
 mod unverified;
 
@@ -34,7 +35,8 @@ use crate::contested::ContestedKeys;
 use crate::diff::References;
 use crate::quarantine::Quarantine;
 use crate::{
-    Acked, Batch, CommitError, Compile, Delta, Extent, Kernel, Next, Object, Outcome, Served, SyncEngine, Unit, UnitId,
+    Acked, Batch, CommitError, Compile, Delta, Extent, Kernel, Next, Object, Outcome, Plan, Served, SyncEngine, Unit,
+    UnitId,
 };
 
 /// Drives one mode in one IP family.
@@ -294,23 +296,22 @@ where
         self.pending.keys().for_each(see);
     }
 
-    fn plan(&mut self) -> Result<Batch<String>, CommitError> {
-        self.prepared()?;
+    fn plan(&mut self) -> Result<Plan, CommitError> {
         let mut actual = self.kernel.read_back(&Extent::All)?;
         actual.sort_unstable();
-        let Some(context) = self.context.clone() else { return Ok(Batch::default()) };
+        let Some(context) = self.context.clone() else { return Ok(Plan::default()) };
         let replaced = self.adopt_order(&actual, None);
         self.place_pending(&actual, None);
         let group = self.all_changes(&context);
         let batch = self.full_batch(&context, &group, actual, &mut Vec::new());
+        let plan = self.attributed(&context, &group, &batch);
         for (id, unit) in replaced {
             if let Some(acked) = self.acked.get_mut(&id) {
                 acked.unit = unit;
             }
         }
         self.ahead = false;
-        let print = |objects: Vec<C::Object>| objects.iter().map(ToString::to_string).collect();
-        Ok(Batch { create: print(batch.create), replace: print(batch.replace), delete: print(batch.delete) })
+        Ok(plan)
     }
 
     fn retire(mut self: Box<Self>, served: &mut Vec<Served>) -> Result<usize, CommitError> {

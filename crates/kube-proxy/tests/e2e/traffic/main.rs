@@ -16,6 +16,7 @@ mod health;
 mod iptables;
 mod machine;
 mod modes;
+mod plan;
 mod policy;
 mod reload;
 mod render;

@@ -1,0 +1,143 @@
+//! Says what a run would change in this machine's kernel now, Service by Service.
+
+use std::sync::mpsc;
+
+use anyhow::bail;
+use ferry_api::config::KubeProxyConfiguration;
+use ferry_api::object::Family;
+use ferry_model::Settings;
+use ferry_plane::{Batch, Delta, Plan, UnitId};
+use serde_json::{Value, json};
+
+use super::desired::{Desired, DesiredSetup, LocalAddresses, desired};
+use super::objects::Objects;
+use crate::planes::{InheritedSockets, Opening, Plane};
+use crate::platform;
+use crate::threads::Threads;
+
+/// What is planned.
+#[derive(Clone, Debug)]
+pub struct PlanRequest<'a> {
+    /// valid, with all defaults; its mode is planned
+    pub config: &'a KubeProxyConfiguration,
+    /// the settings of this configuration that affect traffic
+    pub settings: &'a Settings,
+    /// the addresses of the node's interfaces
+    pub addresses: LocalAddresses,
+    /// as JSON, whose schema is that of docs/cli.md
+    pub json: bool,
+}
+
+/// The text of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// for people, or JSON
+    pub text: String,
+    /// a run would change something
+    pub differs: bool,
+}
+
+/// The plan of each family, or why there is none.
+type Plans = Vec<(Family, Result<Plan, String>)>;
+
+/// The version of the JSON schema.
+const VERSION: u32 = 1;
+/// Operations of one unit that are printed for people.
+const LISTED: usize = 20;
+/// Reports of engines that may wait; nobody reads them.
+const INPUTS: usize = 64;
+
+/// Compares these objects with the kernel. Nothing is changed, and no thread started.
+///
+/// # Errors
+/// If this build lacks the mode, the mode can't be planned or used here for any family, or the objects lack what [`desired`] needs.
+pub fn plan(objects: Objects, request: &PlanRequest<'_>) -> anyhow::Result<Planned> {
+    let PlanRequest { config, settings, addresses, json } = request;
+    let mode = config.configured_mode();
+    let plane = Plane::named(mode)?;
+    let setup = DesiredSetup { config, settings, profile: plane.offline(config).profile, addresses };
+    let Desired { families, .. } = desired(objects, setup)?;
+    let supported: Vec<Family> = Family::ALL.into_iter().filter(|family| platform::supports(*family)).collect();
+    let (inputs, _unread) = mpsc::sync_channel(INPUTS);
+    let (threads, sockets) = (Threads::rehearsal(), InheritedSockets::default());
+    let opening =
+        Opening { families: &supported, config, settings, threads: &threads, sockets: &sockets, inputs: &inputs };
+    let mut plans: Plans = Vec::new();
+    for (family, opened) in plane.planners(&opening)? {
+        let planned = opened.and_then(|mut engine| {
+            engine.offer(of_family(&families, family));
+            engine.plan()
+        });
+        plans.push((family, planned.map_err(|error| error.to_string())));
+    }
+    if let [(_, Err(first)), rest @ ..] = &plans[..]
+        && rest.iter().all(|(_, plan)| plan.is_err())
+    {
+        bail!("mode {mode} can't be planned on this machine: {first}");
+    }
+    let differs = plans.iter().any(|(_, plan)| plan.as_ref().is_ok_and(|plan| !plan.is_empty()));
+    Ok(Planned { text: if *json { as_json(mode, &plans) } else { as_text(mode, &plans) }, differs })
+}
+
+fn of_family(families: &[(Family, Delta)], wanted: Family) -> Delta {
+    families.iter().find(|(family, _)| *family == wanted).map(|(_, delta)| delta.clone()).unwrap_or_default()
+}
+
+fn as_text(mode: &str, plans: &Plans) -> String {
+    let mut text = String::new();
+    for (family, plan) in plans {
+        match plan {
+            Err(error) => text += &format!("{family} in mode {mode}: can't be planned: {error}\n"),
+            Ok(plan) => text += &format!("{family} in mode {mode}: {}\n{}", summary(plan), details(plan)),
+        }
+    }
+    text
+}
+
+/// How many Services are as they should be.
+fn summary(plan: &Plan) -> String {
+    let services = || plan.units.iter().filter(|(id, _)| matches!(id, UnitId::Service(_)));
+    let (all, differing) = (services().count(), services().filter(|(_, operations)| !operations.is_empty()).count());
+    if plan.is_empty() {
+        return format!("nothing to change, {all} Services equal");
+    }
+    let changes = if plan.len() == 1 { "change" } else { "changes" };
+    format!("{} {changes}: {} Services equal, {differing} differ", plan.len(), all - differing)
+}
+
+fn details(plan: &Plan) -> String {
+    let mut text = String::new();
+    for (id, Batch { create, replace, delete }) in plan.units.iter().filter(|(_, operations)| !operations.is_empty()) {
+        text +=
+            &format!("  {id}: {} to create, {} to replace, {} to delete\n", create.len(), replace.len(), delete.len());
+        text += &lines([("create", create), ("replace", replace), ("delete", delete)]);
+    }
+    if !plan.unwanted.is_empty() {
+        text += &format!("  of no Service any more: {} to delete\n", plan.unwanted.len());
+        text += &lines([("delete", &plan.unwanted)]);
+    }
+    text
+}
+
+fn lines<'a>(lists: impl IntoIterator<Item = (&'a str, &'a Vec<String>)>) -> String {
+    let all: Vec<String> = lists
+        .into_iter()
+        .flat_map(|(op, list)| list.iter().map(move |object| format!("    {op} {object}\n")))
+        .collect();
+    let more = all.len().saturating_sub(LISTED);
+    let more = if more == 0 { String::new() } else { format!("    and {more} more\n") };
+    all.iter().take(LISTED).map(String::as_str).collect::<String>() + &more
+}
+
+fn as_json(mode: &str, plans: &Plans) -> String {
+    let unit = |(id, Batch { create, replace, delete }): (&UnitId, &Batch<String>)| json!({"unit": id.to_string(), "create": create, "replace": replace, "delete": delete});
+    let family = |(family, plan): &(Family, Result<Plan, String>)| match plan {
+        Err(error) => json!({"family": family.to_string(), "error": error}),
+        Ok(plan) => {
+            let units: Vec<Value> = plan.units.iter().map(unit).collect();
+            json!({"family": family.to_string(), "units": units, "unwanted": plan.unwanted})
+        }
+    };
+    let families: Vec<Value> = plans.iter().map(family).collect();
+    format!("{:#}\n", json!({"version": VERSION, "mode": mode, "families": families}))
+}
