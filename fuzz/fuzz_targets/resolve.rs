@@ -185,7 +185,7 @@ fn check(settings: &Settings, store: &Store, profile: &Profile) {
             }
         }
         for port in states.iter().flat_map(|state| &state.ports) {
-            assert!(port.lingering.is_empty() || port.protocol != Protocol::Tcp);
+            assert!(port.lingering.is_empty() || port.protocol != Protocol::Tcp || profile.ends_connections);
             let chosen = |endpoint| port.cluster.0.contains(endpoint) || port.local.0.contains(endpoint);
             assert!(!port.lingering.0.iter().any(chosen), "{port:?}");
             for pool in [&port.cluster, &port.local, &port.lingering] {
