@@ -6,7 +6,7 @@ use std::fs;
 
 use ferry_api::object::Family;
 use ferry_model::Verdict;
-use ferry_plane::{Compile, Trace};
+use ferry_plane::{Compile, Trace as _};
 
 use crate::case::Case;
 use crate::decided::Decided;
@@ -47,7 +47,8 @@ pub fn the_rules_do_what_the_model_decides<M: Mode>() {
         for family in Family::ALL {
             let decided = Decided::of::<M>(&case, family);
             let objects = decided.compiled::<M>();
-            let trace = M::tracer(family, &objects);
+            let compiler = M::compiler(family, decided.base.localhost);
+            let trace = compiler.tracer(&objects);
             for packet in packets(&case, &decided) {
                 let wanted = decided.decide(&packet, &M::Compiler::PROFILE);
                 assert_eq!(trace(&packet), wanted, "{} {family}: {packet:?}", case.name);
@@ -64,21 +65,6 @@ pub fn the_rules_do_what_the_model_decides<M: Mode>() {
     }
     assert!(packets_met > 10_000, "only {packets_met} packets");
     assert!(met.len() == 4 && met.values().all(|count| *count > M::LEAST), "{met:?}");
-}
-
-/// The compiler's trace of one packet and the prepared tracer for many packets agree.
-pub fn the_trace_of_the_mode_is_the_tracers<M: Mode<Compiler: Trace>>() {
-    for case in all::<M>() {
-        for family in Family::ALL {
-            let decided = Decided::of::<M>(&case, family);
-            let objects = decided.compiled::<M>();
-            let (compiler, trace) = (M::compiler(family, decided.base.localhost), M::tracer(family, &objects));
-            for packet in packets(&case, &decided) {
-                let found = compiler.trace(&objects, &packet, &decided.context);
-                assert_eq!(found, trace(&packet), "{} {family}: {packet:?}", case.name);
-            }
-        }
-    }
 }
 
 /// Checks every case by [`Mode::well_made`].

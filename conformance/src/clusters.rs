@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use ferry_api::object::{Family, Protocol};
 use ferry_model::{FrontendAddr, Packet};
-use ferry_plane::{Compile, Delta};
+use ferry_plane::{Compile, Delta, Trace as _};
 use proptest::prelude::*;
 
 use crate::case::Case;
@@ -43,7 +43,8 @@ fn the_rules_do_what_is_decided<M: Mode>(
     random: &mut Random,
 ) {
     let decided = proxy.decided();
-    let trace = M::tracer(proxy.family, objects);
+    let compiler = M::compiler(proxy.family, decided.base.localhost);
+    let trace = compiler.tracer(objects);
     let packets = matrix::packets(case, &decided);
     let frontends: BTreeSet<(FrontendAddr, Protocol)> = (decided.states.iter().flat_map(|state| &state.ports))
         .flat_map(|port| port.frontends.iter().map(|frontend| (frontend.at, port.protocol)))

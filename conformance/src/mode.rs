@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use ferry_api::object::Family;
-use ferry_model::{Packet, Verdict};
 use ferry_plane::memory::Refers;
-use ferry_plane::{Compile, Object};
+use ferry_plane::{Compile, Object, Trace};
 
 /// A mode's kernel objects.
 pub type ObjectOf<M> = <<M as Mode>::Compiler as Compile>::Object;
@@ -16,7 +15,7 @@ pub type KeyOf<M> = <ObjectOf<M> as Object>::Key;
 /// The facts about a mode that its compiler doesn't provide, implemented by an empty type in the mode's tests.
 pub trait Mode {
     /// The pure half of the mode.
-    type Compiler: Compile<Object: Refers<Key: Send> + Send> + Send;
+    type Compiler: Trace<Object: Refers<Key: Send> + Send> + Send;
     /// The name of the mode and of its section in the configuration.
     const NAME: &'static str;
     /// The file of a case folder with the expected [`Mode::text`].
@@ -27,9 +26,6 @@ pub trait Mode {
 
     /// A compiler for a machine with every capability; `localhost` serves node ports on loopback.
     fn compiler(family: Family, localhost: bool) -> Self::Compiler;
-
-    /// Prepares a function that evaluates these objects, all of one family, on packets.
-    fn tracer(family: Family, objects: &[ObjectOf<Self>]) -> impl Fn(&Packet) -> Verdict;
 
     /// The objects of one family as readable text. Objects that are the same in every case may be left out.
     fn text(family: Family, objects: &[ObjectOf<Self>]) -> String;

@@ -20,9 +20,9 @@ use ferry_model::{
     NodePortSelection, Packet, Pool, Profile, RightFlows, Scheduler, ServiceState, Settings, SourceRanges, Store,
     Verdict, base, context, decide, flow_rules, node_port_addresses, resolve,
 };
-use ferry_plane::{Compile, Unit};
+use ferry_plane::{Compile, Trace, Unit};
 use ferry_plane_iptables::testing::well_made;
-use ferry_plane_iptables::{Features, IptObject, Iptables, Tracer};
+use ferry_plane_iptables::{Features, IptObject, Iptables};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 
@@ -211,10 +211,11 @@ fn check(settings: &Settings, store: &Store, profile: &Profile) {
                 assert!(!(is_taken && node_ports.contains(&vip)), "{frontend} of {} is a node port", state.name);
             }
         }
+        let iptables = compiler(family, &base);
         let objects =
-            if *profile == Profile::IPTABLES { compiled(family, &context, &base, &states) } else { Vec::new() };
+            if *profile == Profile::IPTABLES { compiled(&iptables, &context, &base, &states) } else { Vec::new() };
         let vips: BTreeSet<FrontendAddr> = taken.iter().map(|(at, _)| *at).collect();
-        let tracer = (*profile == Profile::IPTABLES).then(|| Tracer::new(&objects));
+        let tracer = (*profile == Profile::IPTABLES).then(|| iptables.tracer(&objects));
         for source in local().into_iter().chain(ADDRESSES.iter().filter_map(|text| text.parse().ok())) {
             if Family::of(source) != family {
                 continue;
@@ -235,7 +236,7 @@ fn check(settings: &Settings, store: &Store, profile: &Profile) {
                     let meets_another = matches!(&verdict, Verdict::Forward(endpoints)
                         if endpoints.keys().any(|to| vips.contains(&FrontendAddr::Vip(to.address, to.port))));
                     if let Some(tracer) = tracer.as_ref().filter(|_| !meets_another) {
-                        assert_eq!(tracer.trace(&packet), verdict, "{packet:?}");
+                        assert_eq!(tracer(&packet), verdict, "{packet:?}");
                     }
                 }
             }
@@ -243,8 +244,7 @@ fn check(settings: &Settings, store: &Store, profile: &Profile) {
     }
 }
 
-/// The objects of the iptables mode.
-fn compiled(family: Family, context: &Context, base: &BaseState, states: &[ServiceState]) -> Vec<IptObject> {
+fn compiler(family: Family, base: &BaseState) -> Iptables {
     let features = Features {
         lacks_mangle: false,
         counts_invalid: true,
@@ -252,7 +252,11 @@ fn compiled(family: Family, context: &Context, base: &BaseState, states: &[Servi
         drops_invalid: true,
         guards_loopback: false,
     };
-    let iptables = Iptables::new(family, features);
+    Iptables::new(family, features)
+}
+
+/// The objects of the iptables mode.
+fn compiled(iptables: &Iptables, context: &Context, base: &BaseState, states: &[ServiceState]) -> Vec<IptObject> {
     let mut objects = Vec::new();
     iptables.compile(context, &Unit::Base(base.clone()), &mut objects);
     for state in states {

@@ -67,8 +67,6 @@ const TESTS_OF_PLANES: &[&str] = &[
     "--",
     "--skip",
     "the_kernel_takes",
-    "--skip",
-    "the_trace_of_the_mode",
 ];
 
 /// The packages whose tests run for the mutants of [`RULESET`]: also those of the mode that uses all of it.

@@ -82,7 +82,6 @@ pub use kernel::IptablesKernel;
 pub use loopback::open_loopback;
 pub use object::{IptKey, IptObject};
 pub use of_others::{retire_of_ipvs, retire_of_userspace};
-pub use trace::Tracer;
 pub use watch::{IptablesCommitLock, listener};
 
 /// The engine of this mode.

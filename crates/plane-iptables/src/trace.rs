@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ferry_api::object;
 use ferry_kernel::iptables::{AddressMatch, ChainName, CtStates, InterfaceMatch, Match, Protocol, Rule, Table, Target};
-use ferry_model::{Context, Endpoint, Packet, Snat, Verdict};
+use ferry_model::{Endpoint, Packet, Snat, Verdict};
 use ferry_plane::Trace;
 
 use crate::base::{FORWARD, INPUT, OUTPUT, POSTROUTING, PREROUTING};
@@ -20,7 +20,7 @@ const DEPTH: usize = 16;
 const ROUNDING: f64 = 1e-4;
 
 /// Traces many packets through the same objects.
-pub struct Tracer<'a> {
+struct Tracer<'a> {
     chains: BTreeMap<ChainId, Vec<&'a Rule>>,
 }
 
@@ -46,8 +46,9 @@ enum End {
 }
 
 impl Trace for Iptables {
-    fn trace(&self, objects: &[IptObject], packet: &Packet, _context: &Context) -> Verdict {
-        Tracer::new(objects).trace(packet)
+    fn tracer<'a>(&self, objects: &'a [IptObject]) -> Box<dyn Fn(&Packet) -> Verdict + 'a> {
+        let tracer = Tracer::new(objects);
+        Box::new(move |packet| tracer.trace(packet))
     }
 }
 
@@ -55,7 +56,7 @@ impl Trace for Iptables {
 
 impl<'a> Tracer<'a> {
     /// A tracer of one family's objects. Foreign rules are left out.
-    pub fn new(objects: &'a [IptObject]) -> Self {
+    fn new(objects: &'a [IptObject]) -> Self {
         let ours = |line: Line<'a>| match line {
             Line::Ours(rule) => Some(rule),
             Line::Foreign(_) => None,
@@ -66,8 +67,9 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// The verdict on a packet over all random outcomes: all endpoints that it may reach, or a refusal if one outcome is one.
-    pub fn trace(&self, packet: &Packet) -> Verdict {
+    /// The verdict on a packet over all random outcomes: all endpoints that it may reach, or a refusal if one outcome is one. An endpoint
+    /// that gets less or more than its share is left out, since a verdict's endpoints are equally probable.
+    fn trace(&self, packet: &Packet) -> Verdict {
         let mut to: BTreeMap<Endpoint, (Snat, f64)> = BTreeMap::new();
         for (verdict, chance) in self.ends(packet) {
             let Verdict::Forward(endpoints) = verdict else { return verdict };
@@ -77,7 +79,7 @@ impl<'a> Tracer<'a> {
         }
         #[expect(clippy::cast_precision_loss, reason = "fewer than 65,537 endpoints")]
         let fair = 1.0 / to.len() as f64;
-        debug_assert!(to.values().all(|(_, chance)| (chance / fair - 1.0).abs() < ROUNDING), "unfair: {to:?}");
+        to.retain(|_, (_, chance)| (*chance / fair - 1.0).abs() < ROUNDING);
         Verdict::Forward(to.into_iter().map(|(endpoint, (snat, _))| (endpoint, snat)).collect())
     }
 

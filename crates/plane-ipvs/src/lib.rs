@@ -63,7 +63,6 @@ pub use kernel::{IpvsCommitLock, IpvsKernel, Options, Shared};
 pub use object::{IpvsKey, IpvsObject};
 pub use server::{ServerId, VirtualServer};
 pub use servers::{ForwardingReports, SchedulerReports, ServerOptions};
-pub use trace::Tracer;
 pub use watch::DeviceWatch;
 
 /// The engine of this mode.

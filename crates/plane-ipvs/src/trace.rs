@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::{Hook, Verdict as Go};
-use ferry_model::{Context, Packet, Snat, Verdict};
+use ferry_model::{Packet, Snat, Verdict};
 use ferry_plane::Trace;
 use ferry_ruleset::table::{SetName, TableObject, Vocabulary as _};
 use ferry_ruleset::trace::{Data, End, Walk, World};
@@ -18,15 +18,16 @@ use crate::server::{ServerId, Weighted};
 
 /// Traces many packets through the same objects.
 #[derive(Debug)]
-pub struct Tracer<'a> {
+struct Tracer<'a> {
     world: World<'a>,
     servers: HashMap<ServerId, Arc<[Weighted]>>,
     bound: HashSet<IpAddr>,
 }
 
 impl Trace for Ipvs {
-    fn trace(&self, objects: &[IpvsObject], packet: &Packet, _context: &Context) -> Verdict {
-        Tracer::new(self.family(), objects).trace(packet)
+    fn tracer<'a>(&self, objects: &'a [IpvsObject]) -> Box<dyn Fn(&Packet) -> Verdict + 'a> {
+        let tracer = Tracer::new(self.family(), objects);
+        Box::new(move |packet| tracer.trace(packet))
     }
 }
 
@@ -34,7 +35,7 @@ impl Trace for Ipvs {
 
 impl<'a> Tracer<'a> {
     /// A tracer of one family's objects.
-    pub fn new(family: Family, objects: &'a [IpvsObject]) -> Self {
+    fn new(family: Family, objects: &'a [IpvsObject]) -> Self {
         let mut tracer = Self { world: World::new(family), servers: HashMap::new(), bound: HashSet::new() };
         for object in objects {
             match object {
@@ -64,7 +65,7 @@ impl<'a> Tracer<'a> {
 
     /// The verdict on a packet, with all endpoints that the scheduler may choose. IPVS takes packets that the node receives for
     /// itself, and all that it sends.
-    pub fn trace(&self, packet: &Packet) -> Verdict {
+    fn trace(&self, packet: &Packet) -> Verdict {
         let entry = if packet.interface.is_some() { Hook::Prerouting } else { Hook::Output };
         let mut walk = Walk::new(&self.world, packet, 0);
         if let Some(refused) = refusal(walk.hook(entry)) {

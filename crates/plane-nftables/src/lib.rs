@@ -66,7 +66,6 @@ pub use compile::Nftables;
 pub use in_use::in_use;
 pub use kernel::NftablesKernel;
 pub use object::{NftKey, NftObject};
-pub use trace::Tracer;
 pub use watch::{NftablesCommitLock, NftablesTable};
 
 pub use ferry_ruleset::watch::listener;

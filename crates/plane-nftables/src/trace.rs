@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::{Hook, Verdict as Go};
-use ferry_model::{Context, Endpoint, Packet, Snat, Verdict};
+use ferry_model::{Endpoint, Packet, Snat, Verdict};
 use ferry_plane::Trace;
 use ferry_ruleset::fields;
 use ferry_ruleset::trace::{Data, End, Walk, World};
@@ -16,11 +16,12 @@ use crate::wire;
 
 /// Traces many packets through the same objects.
 #[derive(Debug)]
-pub struct Tracer<'a>(World<'a>);
+struct Tracer<'a>(World<'a>);
 
 impl Trace for Nftables {
-    fn trace(&self, objects: &[NftObject], packet: &Packet, _context: &Context) -> Verdict {
-        Tracer::new(self.family(), objects).trace(packet)
+    fn tracer<'a>(&self, objects: &'a [NftObject]) -> Box<dyn Fn(&Packet) -> Verdict + 'a> {
+        let tracer = Tracer::new(self.family(), objects);
+        Box::new(move |packet| tracer.trace(packet))
     }
 }
 
@@ -28,7 +29,7 @@ impl Trace for Nftables {
 
 impl<'a> Tracer<'a> {
     /// A tracer of one family's objects.
-    pub fn new(family: Family, objects: &'a [NftObject]) -> Self {
+    fn new(family: Family, objects: &'a [NftObject]) -> Self {
         let mut world = World::new(family);
         for object in objects {
             match object {
@@ -44,7 +45,7 @@ impl<'a> Tracer<'a> {
     }
 
     /// The verdict of the objects on a packet: with all endpoints that random numbers may yield.
-    pub fn trace(&self, packet: &Packet) -> Verdict {
+    fn trace(&self, packet: &Packet) -> Verdict {
         let mut endpoints = BTreeMap::new();
         let mut draw = 0;
         loop {

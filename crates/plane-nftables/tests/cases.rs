@@ -27,11 +27,6 @@ fn the_rules_do_what_the_model_decides() {
 }
 
 #[test]
-fn the_trace_of_the_mode_is_the_tracers() {
-    cases::the_trace_of_the_mode_is_the_tracers::<ThisMode>();
-}
-
-#[test]
 fn objects_are_well_made() {
     cases::objects_are_well_made::<ThisMode>();
 }

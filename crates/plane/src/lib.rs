@@ -188,10 +188,22 @@ pub trait Compile {
     }
 }
 
-/// Only for planes whose objects are rules: what would happen to a packet. The others are proven by packets.
+/// The verdict of some objects on the first packet of a connection.
+pub type Tracer<'a> = dyn Fn(&Packet) -> Verdict + 'a;
+
+/// Simulates a mode's objects on the first packets of connections.
 pub trait Trace: Compile {
-    /// The verdict of these objects, all of one family, on the packet.
-    fn trace(&self, objects: &[Self::Object], packet: &Packet, context: &Context) -> Verdict;
+    /// Prepares these objects, all of one family, for many packets.
+    fn tracer<'a>(&self, objects: &'a [Self::Object]) -> Box<Tracer<'a>>;
+}
+
+/// An engine that shows what is in the kernel.
+pub trait Inspector: SyncEngine {
+    /// Reads all objects back, changes nothing, and lets `see` ask for their verdict on packets.
+    ///
+    /// # Errors
+    /// If they can't be read back.
+    fn trace(&mut self, see: &mut dyn FnMut(&Tracer<'_>)) -> Result<(), CommitError>;
 }
 
 /// The state before a change, for [`Compile::place`].

@@ -35,7 +35,8 @@ pub struct World<'a> {
     chains: HashMap<String, &'a Rules>,
     /// base chains, in order of priority
     hooks: Vec<(BaseHook, String)>,
-    elements: HashMap<(String, Vec<u8>), Data>,
+    /// by set, and by key
+    elements: HashMap<String, HashMap<Vec<u8>, Data>>,
     ranges: HashMap<String, &'a Ranges>,
 }
 
@@ -107,7 +108,7 @@ impl<'a> World<'a> {
 
     /// Adds an element of a set or map, with its key as the kernel holds it.
     pub fn element(&mut self, set: impl Display, key: &[u8], data: Data) {
-        self.elements.insert((set.to_string(), key.to_vec()), data);
+        self.elements.entry(set.to_string()).or_default().insert(key.to_vec(), data);
     }
 
     /// Adds a set of source ranges with all its elements.
@@ -120,7 +121,7 @@ impl<'a> World<'a> {
             let address = fields::address(self.family, key)?;
             return contains(ranges, address).then_some(Data::None);
         }
-        self.elements.get(&(set.to_owned(), key.to_vec())).cloned()
+        self.elements.get(set)?.get(key).cloned()
     }
 
     /// The length of a set's keys, taken from any element.
@@ -128,7 +129,7 @@ impl<'a> World<'a> {
         if self.ranges.contains_key(set) {
             return Some(octets_of(self.family));
         }
-        self.elements.keys().find(|(name, _)| *name == set).map(|(_, key)| key.len())
+        self.elements.get(set)?.keys().next().map(Vec::len)
     }
 }
 

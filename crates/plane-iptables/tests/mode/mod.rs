@@ -2,8 +2,7 @@
 
 use ferry_api::object::Family;
 use ferry_conformance::Mode;
-use ferry_model::{Packet, Verdict};
-use ferry_plane_iptables::{Features, IptKey, IptObject, Iptables, Tracer, render, testing};
+use ferry_plane_iptables::{Features, IptKey, IptObject, Iptables, render, testing};
 
 pub(crate) enum ThisMode {}
 
@@ -21,11 +20,6 @@ impl Mode for ThisMode {
             lacks_mangle: false,
         };
         Iptables::new(family, features)
-    }
-
-    fn tracer(_family: Family, objects: &[IptObject]) -> impl Fn(&Packet) -> Verdict {
-        let tracer = Tracer::new(objects);
-        move |packet| tracer.trace(packet)
     }
 
     fn text(family: Family, objects: &[IptObject]) -> String {

@@ -2,8 +2,7 @@
 
 use ferry_api::object::Family;
 use ferry_conformance::Mode;
-use ferry_model::{Packet, Verdict};
-use ferry_plane_ipvs::{Ipvs, IpvsKey, IpvsObject, Pings, Tracer, render};
+use ferry_plane_ipvs::{Ipvs, IpvsKey, IpvsObject, Pings, render};
 use ferry_ruleset::table::TableKey;
 
 pub(crate) enum ThisMode {}
@@ -15,11 +14,6 @@ impl Mode for ThisMode {
 
     fn compiler(family: Family, _localhost: bool) -> Ipvs {
         Ipvs::new(family, Pings::Answered)
-    }
-
-    fn tracer(family: Family, objects: &[IpvsObject]) -> impl Fn(&Packet) -> Verdict {
-        let tracer = Tracer::new(family, objects);
-        move |packet| tracer.trace(packet)
     }
 
     fn text(family: Family, objects: &[IpvsObject]) -> String {

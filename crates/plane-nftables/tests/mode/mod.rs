@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use ferry_api::object::Family;
 use ferry_conformance::Mode;
-use ferry_model::{Packet, Verdict};
 use ferry_plane_nftables::names::LOCAL_SLOTS;
 use ferry_plane_nftables::object::{ElementKey, Value};
-use ferry_plane_nftables::{NftKey, NftObject, Nftables, Tracer, render};
+use ferry_plane_nftables::{NftKey, NftObject, Nftables, render};
 
 pub(crate) enum ThisMode {}
 
@@ -18,11 +17,6 @@ impl Mode for ThisMode {
 
     fn compiler(family: Family, _localhost: bool) -> Nftables {
         Nftables::new(family)
-    }
-
-    fn tracer(family: Family, objects: &[NftObject]) -> impl Fn(&Packet) -> Verdict {
-        let tracer = Tracer::new(family, objects);
-        move |packet| tracer.trace(packet)
     }
 
     fn text(family: Family, objects: &[NftObject]) -> String {

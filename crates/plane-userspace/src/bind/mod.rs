@@ -30,4 +30,3 @@ pub use kernel::{BindEngine, engine_of_interface, engine_without_addresses};
 pub use object::{BindKey, BindObject};
 #[cfg(target_os = "linux")]
 pub use routes::{batch as routes, retire};
-pub use trace::Tracer;

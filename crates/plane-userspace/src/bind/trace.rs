@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use ferry_api::object::Protocol;
-use ferry_model::{Context, Packet, Snat, Verdict};
+use ferry_model::{Packet, Snat, Verdict};
 use ferry_plane::Trace;
 
 use super::compile::Binding;
@@ -13,7 +13,7 @@ use crate::port::{PortId, PortSpec};
 
 /// Traces many packets through the same objects.
 #[derive(Debug)]
-pub struct Tracer<'a> {
+struct Tracer<'a> {
     origins: Origins,
     ports: HashMap<&'a PortId, &'a PortSpec>,
     addresses: HashSet<IpAddr>,
@@ -21,8 +21,9 @@ pub struct Tracer<'a> {
 }
 
 impl Trace for Binding {
-    fn trace(&self, objects: &[BindObject], packet: &Packet, _context: &Context) -> Verdict {
-        Tracer::new(objects).trace(packet)
+    fn tracer<'a>(&self, objects: &'a [BindObject]) -> Box<dyn Fn(&Packet) -> Verdict + 'a> {
+        let tracer = Tracer::new(objects);
+        Box::new(move |packet| tracer.trace(packet))
     }
 }
 
@@ -30,7 +31,7 @@ impl Trace for Binding {
 
 impl<'a> Tracer<'a> {
     /// A tracer of one family's objects.
-    pub fn new(objects: &'a [BindObject]) -> Self {
+    fn new(objects: &'a [BindObject]) -> Self {
         let (origins, ports) = (Origins::default(), HashMap::new());
         let mut tracer = Self { origins, ports, addresses: HashSet::new(), listeners: HashMap::new() };
         for object in objects {
@@ -45,7 +46,7 @@ impl<'a> Tracer<'a> {
     }
 
     /// The verdict on a packet, with all endpoints that the relay may choose.
-    pub fn trace(&self, packet: &Packet) -> Verdict {
+    fn trace(&self, packet: &Packet) -> Verdict {
         let place = Place { protocol: packet.protocol, address: packet.destination, port: packet.port };
         match self.listeners.get(&place) {
             Some(serves) => self.served(serves, packet),

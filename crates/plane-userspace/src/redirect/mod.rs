@@ -39,4 +39,3 @@ pub use element::Userspace;
 pub use ferry_ruleset::watch::listener;
 pub use kernel::{UserspaceCommitLock, UserspaceEngine, engine};
 pub use object::{UserspaceKey, UserspaceObject};
-pub use trace::Tracer;

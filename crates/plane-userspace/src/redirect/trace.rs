@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::{ElementData, Hook, Verdict as Go, VerdictRef};
-use ferry_model::{Context, FrontendAddr, Packet, Scope, Snat, Verdict};
+use ferry_model::{FrontendAddr, Packet, Scope, Snat, Verdict};
 use ferry_plane::Trace;
 use ferry_ruleset::table::{SetName, TableObject, Vocabulary as _};
 use ferry_ruleset::trace::{Data, End, Walk, World};
@@ -21,7 +21,7 @@ const FIRST_PORT: u16 = 55_001;
 
 /// Traces many packets through the same objects.
 #[derive(Debug)]
-pub struct Tracer<'a> {
+struct Tracer<'a> {
     world: World<'a>,
     /// as if the listeners were open, each at a port of its own
     doors: Doors,
@@ -30,8 +30,9 @@ pub struct Tracer<'a> {
 }
 
 impl Trace for Relaying {
-    fn trace(&self, objects: &[UserspaceObject], packet: &Packet, _context: &Context) -> Verdict {
-        Tracer::new(self.family(), objects).trace(packet)
+    fn tracer<'a>(&self, objects: &'a [UserspaceObject]) -> Box<dyn Fn(&Packet) -> Verdict + 'a> {
+        let tracer = Tracer::new(self.family(), objects);
+        Box::new(move |packet| tracer.trace(packet))
     }
 }
 
@@ -39,7 +40,7 @@ impl Trace for Relaying {
 
 impl<'a> Tracer<'a> {
     /// A tracer of one family's objects.
-    pub fn new(family: Family, objects: &'a [UserspaceObject]) -> Self {
+    fn new(family: Family, objects: &'a [UserspaceObject]) -> Self {
         let doors = Doors::default();
         let listeners = objects.iter().filter_map(|object| match object {
             UserspaceObject::Listener(door) => Some(door),
@@ -75,7 +76,7 @@ impl<'a> Tracer<'a> {
     }
 
     /// The verdict on a packet, with all endpoints that the relay may choose.
-    pub fn trace(&self, packet: &Packet) -> Verdict {
+    fn trace(&self, packet: &Packet) -> Verdict {
         let entry = if packet.interface.is_some() { Hook::Prerouting } else { Hook::Output };
         let mut walk = Walk::new(&self.world, packet, 0);
         if let Some(refused) = refusal(walk.hook(entry)) {

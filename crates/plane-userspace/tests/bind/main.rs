@@ -5,8 +5,7 @@
 
 use ferry_api::object::Family;
 use ferry_conformance::{Mode, cases, clusters, history, shapes, transitions};
-use ferry_model::{Packet, Verdict};
-use ferry_plane_userspace::bind::{BindKey, BindObject, Binding, Tracer, render};
+use ferry_plane_userspace::bind::{BindKey, BindObject, Binding, render};
 
 enum ThisWay {}
 
@@ -19,11 +18,6 @@ impl Mode for ThisWay {
 
     fn compiler(family: Family, _localhost: bool) -> Binding {
         Binding::new(family, true)
-    }
-
-    fn tracer(_family: Family, objects: &[BindObject]) -> impl Fn(&Packet) -> Verdict {
-        let tracer = Tracer::new(objects);
-        move |packet| tracer.trace(packet)
     }
 
     fn text(_family: Family, objects: &[BindObject]) -> String {
@@ -43,11 +37,6 @@ fn the_objects_are_what_each_case_wants() {
 #[test]
 fn the_objects_do_what_the_model_decides() {
     cases::the_rules_do_what_the_model_decides::<ThisWay>();
-}
-
-#[test]
-fn the_trace_of_the_way_is_the_tracers() {
-    cases::the_trace_of_the_mode_is_the_tracers::<ThisWay>();
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod full;
 mod owners;
 mod plan;
 mod portions;
+mod trace;
 mod unverified;
 
 use std::collections::{BTreeMap, HashSet};
