@@ -126,7 +126,7 @@ impl Page {
         self.section("\"EXIT STATUS\"");
         self.entry("0", "A command such as --cleanup or --version has succeeded.");
         self.entry("1", "An error; the last line on standard error names it.");
-        self.entry("2", "kube-proxy plan has found something to change.");
+        self.entry("2", "kube-proxy plan has found something to change, or kube-proxy verify a difference.");
         self.section("\"SEE ALSO\"");
         self.line(".BR nft (8),");
         self.line(".BR iptables (8),");

@@ -63,7 +63,7 @@ const END_TO_END: &[Test] = &[
         "crates/kube-proxy",
         "ipvs",
         "--include-ignored faults:: grace:: limits:: modules::a_scheduler_that modules::without_ipvs privileges:: render:: settings:: \
-         side_effects:: tutorial::",
+         side_effects:: tutorial:: verify::",
     ),
     Test::new(
         "crates/kube-proxy",

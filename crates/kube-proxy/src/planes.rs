@@ -21,7 +21,7 @@ use anyhow::anyhow;
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
 use ferry_model::{Endpoint, Profile, Settings};
-use ferry_plane::{CommitError, Delta, Served, SyncEngine};
+use ferry_plane::{CommitError, Delta, Inspector, Served, SyncEngine};
 
 pub use ferry_plane_userspace::Onward;
 
@@ -57,13 +57,15 @@ pub struct Plane {
     /// it can't be opened without `CAP_NET_ADMIN`
     needs_net_admin: bool,
     offline: fn(&KubeProxyConfiguration) -> Offline,
-    /// opens engines that [plan](SyncEngine::plan): they prepare nothing, and no thread is started. `None` if the mode holds objects in
+    /// opens engines that show what is in the kernel: they prepare nothing, and no thread is started. `None` if the mode holds objects in
     /// the process that runs, so that another one can't tell what is there
-    plan: Option<OpenPlanners>,
+    inspect: Option<OpenInspectors>,
 }
 
-/// Opens engines that plan.
-type OpenPlanners = fn(&Opening<'_>) -> anyhow::Result<Vec<Opened>>;
+/// The result of opening an engine that shows what is in the kernel.
+pub type OpenedInspector = (Family, Result<Box<dyn Inspector>, CommitError>);
+
+type OpenInspectors = fn(&Opening<'_>) -> anyhow::Result<Vec<OpenedInspector>>;
 
 /// The functions of a mode that need no kernel, on any machine.
 #[derive(Clone, Copy, Debug)]
@@ -300,14 +302,16 @@ impl Plane {
         (self.offline)(config)
     }
 
-    /// Engines that plan, of all families.
+    /// Engines that show what is in the kernel, of all families.
     ///
     /// # Errors
     /// If the mode can't be used on this machine, or its objects can't be read by another process than the one that runs.
-    pub fn planners(&self, opening: &Opening<'_>) -> anyhow::Result<Vec<Opened>> {
+    pub fn inspectors(&self, opening: &Opening<'_>) -> anyhow::Result<Vec<OpenedInspector>> {
         let mode = self.mode;
-        let open = self.plan.ok_or_else(|| {
-            anyhow!("mode {mode} holds its objects in the process that runs: only that could tell what would change; see render")
+        let open = self.inspect.ok_or_else(|| {
+            anyhow!(
+                "mode {mode} holds its objects in the process that runs: only that could tell what is there; see render"
+            )
         })?;
         if self.needs_net_admin {
             platform::require_net_admin()?;

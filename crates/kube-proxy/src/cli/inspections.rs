@@ -11,6 +11,8 @@ pub enum Inspection {
     Plan,
     /// prints what a mode would have in the kernel
     Render,
+    /// compares what packets meet with what they should
+    Verify,
 }
 
 /// The help text and the own flags of a subcommand.
@@ -109,6 +111,27 @@ pub const INSPECTIONS: &[Inspected] = &[
             LOCAL_ADDRESSES,
             own("service", ValueKind::Text, "This Service alone: NAMESPACE/NAME."),
             own("part", ValueKind::Text, "This part alone, as the tool that it is for loads it."),
+            JSON,
+        ],
+    },
+    Inspected {
+        inspection: Inspection::Verify,
+        name: "verify",
+        arguments: "",
+        about: "Compares what packets to each Service meet in this machine's kernel with what they should; exits with 2 if some differ.",
+        examples: &[
+            ("kube-proxy verify --config /var/lib/kube-proxy/config.conf", "all Services of the cluster on this node"),
+            (
+                "kube-proxy verify --config /var/lib/kube-proxy/config.conf --sample 100 --json",
+                "a hundred of them, evenly spread, for a script",
+            ),
+        ],
+        flags: &[
+            MODE,
+            DUMP,
+            LOCAL_ADDRESSES,
+            own("sample", ValueKind::Int32, "The number of Services, evenly spread over all; by default all of them."),
+            own("all", ValueKind::Bool, "Compare all Services, which is the default."),
             JSON,
         ],
     },

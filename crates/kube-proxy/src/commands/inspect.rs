@@ -12,14 +12,14 @@ use super::config::{Configured, Notice, complete};
 use super::inputs;
 use crate::cli::{Flags, Inspection};
 use crate::inspect::{
-    ExplainRequest, LocalAddresses, Objects, PlanRequest, Planned, Question, RenderRequest, explain, plan, render,
-    service_name,
+    ExplainRequest, LocalAddresses, Objects, PlanRequest, Planned, Question, RenderRequest, Verified, VerifyRequest,
+    explain, plan, render, service_name, verify,
 };
 use crate::logging;
 
 /// The value of `--local-addresses` for those of this machine.
 const OF_MACHINE: &str = "machine";
-/// The exit code of a plan with something to change.
+/// The exit code where the kernel differs from what it should be.
 const DIFFERS: u8 = 2;
 
 /// The output of a subcommand, and its exit code; `asked` are its arguments.
@@ -55,13 +55,34 @@ pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyh
         Inspection::Plan => {
             let request = PlanRequest { config, settings, addresses, json };
             let Planned { text, differs } = plan(objects(flags, &configured, settings)?, &request)?;
-            Ok((text, if differs { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS }))
+            Ok((text, compared(differs)))
+        }
+        Inspection::Verify => {
+            let request = VerifyRequest { config, settings, addresses, sample: sample(flags)?, json };
+            let Verified { text, differs } = verify(objects(flags, &configured, settings)?, &request)?;
+            Ok((text, compared(differs)))
         }
         Inspection::Render => {
             let service = flags.path("service").map(service_name).transpose().context("--service")?;
             let request = RenderRequest { config, settings, addresses, service, part: flags.path("part"), json };
             Ok((render(objects(flags, &configured, settings)?, &request)?, ExitCode::SUCCESS))
         }
+    }
+}
+
+fn compared(differs: bool) -> ExitCode {
+    if differs { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS }
+}
+
+/// The number of Services to compare; `None` for all.
+fn sample(flags: &Flags) -> anyhow::Result<Option<usize>> {
+    let Some(number) = flags.number("sample") else { return Ok(None) };
+    if flags.is_true("all") {
+        bail!("--sample and --all exclude each other: give one");
+    }
+    match usize::try_from(number) {
+        Ok(number) if number > 0 => Ok(Some(number)),
+        Ok(_) | Err(_) => bail!("--sample {number}: give a number of Services from 1 on"),
     }
 }
 
@@ -77,11 +98,11 @@ fn objects(flags: &Flags, configured: &Configured, settings: &Settings) -> anyho
     }
 }
 
-/// The addresses of a list, or this machine's. A plan is about this machine.
+/// The addresses of a list, or this machine's. A plan and a comparison are about this machine.
 fn local_addresses(list: Option<Vec<String>>, inspection: Inspection) -> anyhow::Result<LocalAddresses> {
     let Some(list) = list else {
         return Ok(match inspection {
-            Inspection::Plan => LocalAddresses::OfMachine,
+            Inspection::Plan | Inspection::Verify => LocalAddresses::OfMachine,
             Inspection::Explain | Inspection::Render => LocalAddresses::OfNode,
         });
     };

@@ -95,6 +95,11 @@ impl Desired {
     pub fn store(&self) -> &Store {
         self.core.store()
     }
+
+    /// The desired state of a family as one change.
+    pub fn of_family(&self, wanted: Family) -> Delta {
+        self.families.iter().find(|(family, _)| *family == wanted).map(|(_, delta)| delta.clone()).unwrap_or_default()
+    }
 }
 
 /// An engine's ends for the core and for its thread.

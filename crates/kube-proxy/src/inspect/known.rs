@@ -9,7 +9,7 @@ use ferry_model::{
 };
 use ferry_plane::{Delta, Unit};
 
-use crate::inspect::desired::Desired;
+use super::desired::Desired;
 
 /// Everything that answers are made of.
 #[derive(Debug)]

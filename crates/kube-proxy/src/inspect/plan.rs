@@ -1,19 +1,15 @@
 //! Says what a run would change in this machine's kernel now, Service by Service.
 
-use std::sync::mpsc;
-
-use anyhow::bail;
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
 use ferry_model::Settings;
-use ferry_plane::{Batch, Delta, Plan, UnitId};
+use ferry_plane::{Batch, Plan, UnitId};
 use serde_json::{Value, json};
 
-use super::desired::{Desired, DesiredSetup, LocalAddresses, desired};
+use super::desired::{DesiredSetup, LocalAddresses, desired};
+use super::engines::{Shown, each_family};
 use super::objects::Objects;
-use crate::planes::{InheritedSockets, Opening, Plane};
-use crate::platform;
-use crate::threads::Threads;
+use crate::planes::Plane;
 
 /// What is planned.
 #[derive(Clone, Debug)]
@@ -37,15 +33,10 @@ pub struct Planned {
     pub differs: bool,
 }
 
-/// The plan of each family, or why there is none.
-type Plans = Vec<(Family, Result<Plan, String>)>;
-
 /// The version of the JSON schema.
 const VERSION: u32 = 1;
 /// Operations of one unit that are printed for people.
 const LISTED: usize = 20;
-/// Reports of engines that may wait; nobody reads them.
-const INPUTS: usize = 64;
 
 /// Compares these objects with the kernel. Nothing is changed, and no thread started.
 ///
@@ -56,34 +47,16 @@ pub fn plan(objects: Objects, request: &PlanRequest<'_>) -> anyhow::Result<Plann
     let mode = config.configured_mode();
     let plane = Plane::named(mode)?;
     let setup = DesiredSetup { config, settings, profile: plane.offline(config).profile, addresses };
-    let Desired { families, .. } = desired(objects, setup)?;
-    let supported: Vec<Family> = Family::ALL.into_iter().filter(|family| platform::supports(*family)).collect();
-    let (inputs, _unread) = mpsc::sync_channel(INPUTS);
-    let (threads, sockets) = (Threads::rehearsal(), InheritedSockets::default());
-    let opening =
-        Opening { families: &supported, config, settings, threads: &threads, sockets: &sockets, inputs: &inputs };
-    let mut plans: Plans = Vec::new();
-    for (family, opened) in plane.planners(&opening)? {
-        let planned = opened.and_then(|mut engine| {
-            engine.offer(of_family(&families, family));
-            engine.plan()
-        });
-        plans.push((family, planned.map_err(|error| error.to_string())));
-    }
-    if let [(_, Err(first)), rest @ ..] = &plans[..]
-        && rest.iter().all(|(_, plan)| plan.is_err())
-    {
-        bail!("mode {mode} can't be planned on this machine: {first}");
-    }
+    let desired = desired(objects, setup)?;
+    let plans = each_family(&plane, (config, settings), &desired, |_, engine, delta| {
+        engine.offer(delta);
+        engine.plan()
+    })?;
     let differs = plans.iter().any(|(_, plan)| plan.as_ref().is_ok_and(|plan| !plan.is_empty()));
     Ok(Planned { text: if *json { as_json(mode, &plans) } else { as_text(mode, &plans) }, differs })
 }
 
-fn of_family(families: &[(Family, Delta)], wanted: Family) -> Delta {
-    families.iter().find(|(family, _)| *family == wanted).map(|(_, delta)| delta.clone()).unwrap_or_default()
-}
-
-fn as_text(mode: &str, plans: &Plans) -> String {
+fn as_text(mode: &str, plans: &Shown<Plan>) -> String {
     let mut text = String::new();
     for (family, plan) in plans {
         match plan {
@@ -129,7 +102,7 @@ fn lines<'a>(lists: impl IntoIterator<Item = (&'a str, &'a Vec<String>)>) -> Str
     all.iter().take(LISTED).map(String::as_str).collect::<String>() + &more
 }
 
-fn as_json(mode: &str, plans: &Plans) -> String {
+fn as_json(mode: &str, plans: &Shown<Plan>) -> String {
     let unit = |(id, Batch { create, replace, delete }): (&UnitId, &Batch<String>)| json!({"unit": id.to_string(), "create": create, "replace": replace, "delete": delete});
     let family = |(family, plan): &(Family, Result<Plan, String>)| match plan {
         Err(error) => json!({"family": family.to_string(), "error": error}),

@@ -10,12 +10,13 @@ use ferry_api::object::Family;
 use ferry_kernel::iptables::{Backend, Failure, Table, Tool};
 use ferry_kernel::{nfacct, sysctl};
 use ferry_model::{NodePortSelection, Profile, Settings};
-use ferry_plane::{CommitError, Delta, Kernel as _, Served, SyncEngine, Unit};
+use ferry_plane::{CommitError, Delta, Inspector, Kernel as _, Served, SyncEngine, Unit};
 use ferry_plane_iptables::{Counters, Features, Iptables, IptablesCommitLock, IptablesEngine, backend, names, render};
 use ipnet::IpNet;
 
 use super::{
-    Engines, LISTENER, Leftovers, Offline, Opened, Opening, Part, Plane, Rendering, RetireError, Retirement, RuleDomain,
+    Engines, LISTENER, Leftovers, Offline, Opened, OpenedInspector, Opening, Part, Plane, Rendering, RetireError,
+    Retirement, RuleDomain,
 };
 use crate::metrics::mode::{self, IptablesCounts, IptablesFamilyCounts, IptablesMetrics};
 use crate::platform::TCP_BE_LIBERAL;
@@ -34,7 +35,7 @@ pub(super) const PLANE: Plane = Plane {
     in_use: ferry_plane_iptables::in_use,
     needs_net_admin: true,
     offline: |_| Offline { profile: Profile::IPTABLES, render },
-    plan: Some(planners),
+    inspect: Some(inspectors),
 };
 
 /// The chains of upstream's mode ipvs that no other mode has, in both variants: its other chains can't go before them.
@@ -89,11 +90,11 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     Ok(Engines { families, metrics, domains, serving: None, way: None })
 }
 
-fn planners(opening: &Opening<'_>) -> anyhow::Result<Vec<Opened>> {
+fn inspectors(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenedInspector>> {
     let localhost = opening.families.contains(&Family::V4) && serves_localhost(opening.settings);
     // A run makes one that isn't there, if the kernel can.
     let options = EngineOptions::choose(localhost, |name| nfacct::packets(name).is_ok())?;
-    let open = |family| Ok(Box::new(options.open(family, Arc::default())?) as Box<dyn SyncEngine>);
+    let open = |family| Ok(Box::new(options.open(family, Arc::default())?) as Box<dyn Inspector>);
     Ok(opening.families.iter().map(|family| (*family, open(*family))).collect())
 }
 

@@ -11,7 +11,7 @@ use ferry_api::wire::address::parse_cidr;
 use ferry_kernel::forward::Traffic;
 use ferry_kernel::ipvs::Timeouts;
 use ferry_model::{Profile, Scheduler};
-use ferry_plane::{CommitError, Served, SyncEngine};
+use ferry_plane::{CommitError, Inspector, Served, SyncEngine};
 use ferry_plane_ipvs::retire::{self, Left};
 use ferry_plane_ipvs::{
     ForwardingReports, Ipvs, Options, Pings, SchedulerReports, ServerOptions, Shared, names, render,
@@ -20,8 +20,8 @@ use ferry_plane_ipvs::{
 use super::forward;
 use super::nftables::TABLE;
 use super::{
-    Engines, Established, LISTENER, Leftovers, Offline, Opened, Opening, Part, Plane, Rendering, RetireError,
-    Retirement, RuleDomain,
+    Engines, Established, LISTENER, Leftovers, Offline, Opened, OpenedInspector, Opening, Part, Plane, Rendering,
+    RetireError, Retirement, RuleDomain,
 };
 use crate::input::{Input, NodeProblem, NodeWarning};
 use crate::metrics::mode::{self, IpvsMetrics};
@@ -41,7 +41,7 @@ pub(super) const PLANE: Plane = Plane {
     in_use: retire::in_use,
     needs_net_admin: true,
     offline: |_| Offline { profile: Profile::IPVS, render },
-    plan: Some(planners),
+    inspect: Some(inspectors),
 };
 
 /// The virtual servers, and the addresses of the device.
@@ -84,9 +84,9 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     Ok(Engines { families, metrics: Box::new(IpvsMetrics::register), domains: OWN, serving: None, way: None })
 }
 
-fn planners(opening: &Opening<'_>) -> anyhow::Result<Vec<Opened>> {
+fn inspectors(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenedInspector>> {
     let (scheduler, shared) = (configured_scheduler(opening.config)?, Shared::default());
-    let open = |family| -> Result<Box<dyn SyncEngine>, CommitError> {
+    let open = |family| -> Result<Box<dyn Inspector>, CommitError> {
         let engine = ferry_plane_ipvs::engine(family, &shared, options(opening, scheduler, family));
         Ok(Box::new(engine.map_err(CommitError::Unusable)?))
     };

@@ -6,12 +6,13 @@ use ferry_api::config::MODE_NFTABLES;
 use ferry_api::object::Family;
 use ferry_kernel::forward::Traffic;
 use ferry_model::Profile;
-use ferry_plane::{CommitError, Delta, Kernel as _, Served, SyncEngine};
+use ferry_plane::{CommitError, Delta, Inspector, Kernel as _, Served, SyncEngine};
 use ferry_plane_nftables::{Nftables, NftablesCommitLock, NftablesEngine, leftovers};
 
 use super::forward;
 use super::{
-    Engines, LISTENER, Leftovers, Offline, Opened, Opening, Part, Plane, Rendering, RetireError, Retirement, RuleDomain,
+    Engines, LISTENER, Leftovers, Offline, Opened, OpenedInspector, Opening, Part, Plane, Rendering, RetireError,
+    Retirement, RuleDomain,
 };
 use crate::metrics::mode::{self, NftablesMetrics};
 use crate::threads::STACK_BYTES;
@@ -30,7 +31,7 @@ pub(super) const PLANE: Plane = Plane {
     in_use: ferry_plane_nftables::in_use,
     needs_net_admin: true,
     offline: |_| Offline { profile: Profile::NFTABLES, render },
-    plan: Some(planners),
+    inspect: Some(inspectors),
 };
 
 /// The table of each family. That of mode ipvs has the same name, and replaces it.
@@ -62,9 +63,9 @@ fn engine(family: Family, commit_lock: &NftablesCommitLock) -> Result<NftablesEn
     ferry_plane_nftables::engine(family, commit_lock.clone()).map_err(CommitError::Unusable)
 }
 
-fn planners(opening: &Opening<'_>) -> anyhow::Result<Vec<Opened>> {
+fn inspectors(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenedInspector>> {
     let commit_lock = NftablesCommitLock::default();
-    let open = |family| engine(family, &commit_lock).map(|engine| Box::new(engine) as Box<dyn SyncEngine>);
+    let open = |family| engine(family, &commit_lock).map(|engine| Box::new(engine) as Box<dyn Inspector>);
     Ok(opening.families.iter().map(|family| (*family, open(*family))).collect())
 }
 

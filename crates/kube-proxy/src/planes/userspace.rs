@@ -46,7 +46,7 @@ pub(super) const PLANE: Plane = Plane {
     // The way bind serves what it can without.
     needs_net_admin: false,
     offline,
-    plan: None,
+    inspect: None,
 };
 
 #[cfg(target_os = "linux")]

@@ -8,10 +8,10 @@ use ferry_model::{
     origin,
 };
 
-use super::known::{InFamily, Known};
 use super::question::{Connection, Destination};
 use super::service::{action_text, in_one_family, kind_text, policy_field, port_names};
 use super::tree::{Answer, Tree};
+use crate::inspect::known::{InFamily, Known};
 
 /// The frontend at an address.
 struct Served<'a> {

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_model::{Action, EndpointReasons, PortReasons, PortState, Scope, Unused};
 
-use super::known::{InFamily, Known};
 use super::tree::{Answer, Tree};
+use crate::inspect::known::{InFamily, Known};
 
 /// Endpoints that are listed; a Service may have thousands.
 const LISTED: usize = 50;

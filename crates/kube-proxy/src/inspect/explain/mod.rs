@@ -1,6 +1,6 @@
 //! Says what happens to connections, and why: of a Service, of a pod, to an address, or from a client to an address.
 //!
-//! `question` parses what is asked, `known` has what is known of a family. `service` explains a Service with its ports and frontends,
+//! `question` parses what is asked. `service` explains a Service with its ports and frontends,
 //! `endpoints` the choice among its endpoints, `address` who serves an address and what happens to a connection there, `pod` where a pod
 //! is an endpoint. `tree` prints.
 //!
@@ -9,7 +9,6 @@
 
 mod address;
 mod endpoints;
-mod known;
 mod pod;
 mod question;
 mod service;
@@ -18,10 +17,10 @@ mod tree;
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_model::Settings;
 
-use self::known::Known;
 pub use self::question::{Connection, Question, service_name};
 use self::tree::Answer;
 use super::desired::{DesiredSetup, LocalAddresses, desired};
+use super::known::Known;
 use super::objects::Objects;
 use crate::planes::Plane;
 

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use ferry_api::object::Family;
 
 use super::endpoints::{line, port_name, scopes};
-use super::known::Known;
 use super::tree::{Answer, Tree};
+use crate::inspect::known::Known;
 
 /// Explains where an address is an endpoint, and why it is used there or not.
 pub(super) fn explain(known: &Known<'_>, address: IpAddr, answer: &mut Answer) {

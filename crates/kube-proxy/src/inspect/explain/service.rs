@@ -7,8 +7,8 @@ use ferry_model::{
 };
 
 use super::endpoints::{self, port_name, scopes};
-use super::known::{InFamily, Known, Resolved};
 use super::tree::{Answer, Tree};
+use crate::inspect::known::{InFamily, Known, Resolved};
 
 /// The effect of a missing local detector, and the remedy.
 const UNDETECTED: &str = "set clusterCIDR, or another detectLocalMode, in the configuration; until then no connection to a cluster IP is \

@@ -24,3 +24,4 @@ mod side_effects;
 mod support;
 mod tutorial;
 mod upstream;
+mod verify;

@@ -26,3 +26,4 @@ mod snapshot;
 mod sources;
 mod support;
 mod userspace;
+mod verify;

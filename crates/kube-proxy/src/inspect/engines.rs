@@ -1,0 +1,49 @@
+//! Engines that show what is in this machine's kernel, one for each family.
+
+use std::sync::mpsc;
+
+use anyhow::bail;
+use ferry_api::config::KubeProxyConfiguration;
+use ferry_api::object::Family;
+use ferry_model::Settings;
+use ferry_plane::{CommitError, Delta, Inspector};
+
+use super::desired::Desired;
+use crate::planes::{InheritedSockets, Opening, Plane};
+use crate::platform;
+use crate::threads::Threads;
+
+/// What is shown of each family, or why nothing is.
+pub(super) type Shown<T> = Vec<(Family, Result<T, String>)>;
+
+/// Reports of engines that may wait; nobody reads them.
+const INPUTS: usize = 64;
+
+/// Opens the engines of a mode, and lets each show something beside the desired state of its family. Nothing is changed, and no thread
+/// started.
+///
+/// # Errors
+/// If the mode's objects can't be read from outside, or it can't be used here for any family.
+pub(super) fn each_family<T>(
+    plane: &Plane,
+    (config, settings): (&KubeProxyConfiguration, &Settings),
+    desired: &Desired,
+    mut show: impl FnMut(Family, &mut dyn Inspector, Delta) -> Result<T, CommitError>,
+) -> anyhow::Result<Shown<T>> {
+    let supported: Vec<Family> = Family::ALL.into_iter().filter(|family| platform::supports(*family)).collect();
+    let (inputs, _unread) = mpsc::sync_channel(INPUTS);
+    let (threads, sockets) = (Threads::rehearsal(), InheritedSockets::default());
+    let opening =
+        Opening { families: &supported, config, settings, threads: &threads, sockets: &sockets, inputs: &inputs };
+    let mut shown = Vec::new();
+    for (family, opened) in plane.inspectors(&opening)? {
+        let one = opened.and_then(|mut engine| show(family, &mut *engine, desired.of_family(family)));
+        shown.push((family, one.map_err(|error| error.to_string())));
+    }
+    if let [(_, Err(first)), rest @ ..] = &shown[..]
+        && rest.iter().all(|(_, one)| one.is_err())
+    {
+        bail!("mode {} can't be compared on this machine: {first}", plane.mode);
+    }
+    Ok(shown)
+}

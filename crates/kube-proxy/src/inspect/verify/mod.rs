@@ -1,0 +1,150 @@
+//! Compares what packets meet in this machine's kernel with what the model decides, Service by Service.
+//!
+//! `packets` enumerates the packets of a Service. The kernel's objects are read back once, and simulated by the mode's tracer; `expected`
+//! is the model's answer. `report` prints, with the operations of a run that would repair what differs.
+
+mod expected;
+mod packets;
+mod report;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ferry_api::config::KubeProxyConfiguration;
+use ferry_api::object::ObjectName;
+use ferry_model::{Packet, ServiceState, Settings, Verdict};
+use ferry_plane::{Batch, CommitError, Delta, Inspector, UnitId};
+
+use self::expected::Expected;
+use super::desired::{DesiredSetup, LocalAddresses, desired};
+use super::engines::each_family;
+use super::known::{InFamily, Known};
+use super::objects::Objects;
+use crate::planes::Plane;
+
+/// Differing packets of a Service that are kept.
+const KEPT: usize = 3;
+
+/// What is compared.
+#[derive(Clone, Debug)]
+pub struct VerifyRequest<'a> {
+    /// valid, with all defaults; its mode is compared
+    pub config: &'a KubeProxyConfiguration,
+    /// the settings of this configuration that affect traffic
+    pub settings: &'a Settings,
+    /// the addresses of the node's interfaces
+    pub addresses: LocalAddresses,
+    /// the number of Services, evenly spread over all; `None` for all of them
+    pub sample: Option<usize>,
+    /// as JSON, whose schema is that of docs/cli.md
+    pub json: bool,
+}
+
+/// The text of a comparison.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// for people, or JSON
+    pub text: String,
+    /// some packet meets another verdict than it should
+    pub differs: bool,
+}
+
+/// The result of one family.
+#[derive(Debug, Default)]
+struct Compared {
+    services: usize,
+    packets: usize,
+    /// the Services that differ
+    differing: BTreeMap<ObjectName, Differing>,
+}
+
+/// A Service that differs.
+#[derive(Debug, Default)]
+struct Differing {
+    /// the number of its packets that meet another verdict
+    packets: usize,
+    /// the first of them
+    examples: Vec<Difference>,
+    /// what a run would change of its objects
+    repair: Batch<String>,
+}
+
+/// A packet that meets another verdict than it should.
+#[derive(Debug)]
+struct Difference {
+    packet: Packet,
+    actual: Verdict,
+    expected: Verdict,
+}
+
+/// Compares the kernel with the model. Nothing is changed.
+///
+/// # Errors
+/// If this build lacks the mode, its objects can't be read from outside, it can't be used here for any family, or the objects lack what
+/// [`desired`] needs.
+pub fn verify(objects: Objects, request: &VerifyRequest<'_>) -> anyhow::Result<Verified> {
+    let VerifyRequest { config, settings, addresses, sample, json } = request;
+    let plane = Plane::named(config.configured_mode())?;
+    let profile = plane.offline(config).profile;
+    let desired = desired(objects, DesiredSetup { config, settings, profile, addresses })?;
+    let known = Known::of(&desired, profile)?;
+    let compared = each_family(&plane, (config, settings), &desired, |family, engine, delta| {
+        let in_family = known.family(family);
+        let expected = Expected::new(in_family, profile);
+        compare(engine, delta, &sampled(&in_family.services, *sample), (in_family, &expected, &desired.addresses))
+    })?;
+    let differs = compared.iter().any(|(_, one)| one.as_ref().is_ok_and(|one| !one.differing.is_empty()));
+    let mode = plane.mode;
+    Ok(Verified { text: if *json { report::json(mode, &compared) } else { report::text(mode, &compared) }, differs })
+}
+
+/// This number of Services, evenly spread.
+fn sampled<'a>(services: &[&'a ServiceState], number: Option<usize>) -> Vec<&'a ServiceState> {
+    let number = number.unwrap_or(services.len()).min(services.len());
+    (0..number).filter_map(|at| services.get(at * services.len() / number)).copied().collect()
+}
+
+fn compare(
+    engine: &mut dyn Inspector,
+    delta: Delta,
+    services: &[&ServiceState],
+    (in_family, expected, addresses): (&InFamily<'_>, &Expected<'_>, &[IpAddr]),
+) -> Result<Compared, CommitError> {
+    let mut compared = Compared { services: services.len(), ..Compared::default() };
+    engine.trace(&mut |verdict| {
+        for state in services {
+            for packet in packets::of(state, in_family, addresses) {
+                let (actual, expected) = (verdict(&packet), expected.verdict(&packet));
+                compared.note(&state.name, Difference { packet, actual, expected });
+            }
+        }
+    })?;
+    if !compared.differing.is_empty() {
+        engine.offer(delta);
+        let mut plan = engine.plan()?;
+        for (name, differing) in &mut compared.differing {
+            differing.repair = plan.units.remove(&UnitId::Service(name.clone())).unwrap_or_default();
+        }
+    }
+    Ok(compared)
+}
+
+// === impl Compared ===
+
+impl Compared {
+    /// Takes the verdicts on a packet of a Service.
+    fn note(&mut self, name: &ObjectName, difference: Difference) {
+        self.packets += 1;
+        if difference.actual == difference.expected {
+            return;
+        }
+        let differing = self.differing.entry(name.clone()).or_default();
+        differing.packets += 1;
+        if differing.examples.len() < KEPT {
+            differing.examples.push(difference);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

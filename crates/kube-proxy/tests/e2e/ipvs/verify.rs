@@ -1,0 +1,34 @@
+//! `kube-proxy verify` in mode ipvs: nothing differs after a run, a server that is gone does.
+
+use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::{Family, Manifests, Place, Service, Stage};
+
+use crate::support::{run_to_end, stage};
+
+fn verify(stage: &Stage<'_>) -> (Option<i32>, String) {
+    let (config, manifests) = (stage.folder().join("config.yaml"), stage.folder().join("manifests"));
+    let (config, manifests) = (config.display().to_string(), manifests.display().to_string());
+    let (status, text) = run_to_end(stage.lab, &["verify", "--config", &config, "--manifests", &manifests]);
+    (status.code(), text)
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn a_server_that_is_gone_is_named() {
+    let all = [Place::PodA, Place::PodB, Place::Far];
+    let manifests = Manifests::new()
+        .with(Service::new("web", 60).node_port(30060), &all)
+        .with(Service::new("edge", 61).external_ip(61).external_local(), &all)
+        .without_endpoints(Service::new("empty", 64).node_port(30064));
+    let mut stage = stage(&manifests);
+    stage.kill();
+    let (code, text) = verify(&stage);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("IPv4 in mode ipvs: all ") && text.contains("IPv6 in mode ipvs: all "), "{text}");
+    let gone = at_cluster_ip(Family::V4, 60);
+    stage.node().sh("ipvsadm", &["-D", "-t", &gone.to_string()]);
+    let (code, text) = verify(&stage);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("  service demo/web: ") && text.contains(&format!("-> {gone}/TCP: ")), "{text}");
+    assert!(text.contains("    a run would create "), "{text}");
+}

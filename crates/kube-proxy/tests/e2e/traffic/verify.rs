@@ -1,0 +1,96 @@
+//! `kube-proxy verify`: nothing differs after a run, and damage is named with the Service, the packets and the repair.
+
+use ferry_lab::iptables::{self, Backend, Rules};
+use ferry_lab::nft;
+use ferry_lab::proxy::Config;
+use ferry_lab::{Family, Lab, Manifests, Place, Protocol, Service, Stage};
+
+use crate::support::{EXECUTABLE, alone, folder, run_to_end};
+
+fn manifests() -> Manifests {
+    let all = [Place::PodA, Place::PodB, Place::Far];
+    let both = [Protocol::Tcp, Protocol::Udp];
+    Manifests::new()
+        .with(Service::new("web", 68).protocols(&both).node_port(30068), &all)
+        .with(Service::new("edge", 69).external_ip(69).external_local(), &all)
+        .with(Service::new("ranges", 70).load_balancer(170).source_ranges(&["203.0.113.0/24"]), &[Place::PodA])
+        .with(Service::new("sticky", 71).affinity(600), &all)
+        .without_endpoints(Service::new("empty", 72).node_port(30072))
+}
+
+/// The comparison for a stage's input, with these arguments: exit code and text.
+fn verify(stage: &Stage<'_>, more: &[&str]) -> (Option<i32>, String) {
+    let (config, manifests) = (stage.folder().join("config.yaml"), stage.folder().join("manifests"));
+    let (config, manifests) = (config.display().to_string(), manifests.display().to_string());
+    let arguments = [&["verify", "--config", &config, "--manifests", &manifests], more].concat();
+    let (status, text) = run_to_end(stage.lab, "verify", &arguments);
+    (status.code(), text)
+}
+
+/// All packets to these Services meet what they should, in both families.
+#[track_caller]
+fn assert_right(stage: &Stage<'_>, more: &[&str], services: usize) {
+    let (code, text) = verify(stage, more);
+    assert_eq!(code, Some(0), "{text}");
+    for family in Family::ALL {
+        let line = text.lines().find(|line| line.starts_with(&format!("{family} in mode "))).unwrap_or_default();
+        let wanted = format!("packets to {services} Services meet the verdict that they should");
+        assert!(line.contains(": all ") && line.ends_with(&wanted), "{text}");
+    }
+}
+
+#[test]
+fn damage_is_named_with_its_service_and_repair_in_mode_nftables() {
+    let _turn = alone();
+    let lab = Lab::new();
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("verify-nft"), Config::default(), &manifests());
+    stage.kill();
+    assert_right(&stage, &["--all"], 6);
+    assert_right(&stage, &["--sample", "2"], 2);
+    nft::load(stage.node(), "delete element ip kube-proxy service-nodeports { tcp . 30068 }");
+    let (code, text) = verify(&stage, &[]);
+    assert_eq!(code, Some(2), "{text}");
+    let start: Vec<&str> = text.lines().take(3).collect();
+    assert!(start[0].contains("IPv4 in mode nftables: ") && start[0].contains("don't meet the verdict"), "{text}");
+    assert!(start[1].contains("  service demo/web: "), "{text}");
+    assert!(start[2].contains(":30068/TCP: pass; should: forward to "), "{text}");
+    assert!(text.contains("    a run would create element service-nodeports { tcp . 30068 "), "{text}");
+    assert!(text.contains("IPv6 in mode nftables: all "), "{text}");
+    nft::load(stage.node(), "flush ruleset");
+    let (code, text) = verify(&stage, &["--json"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains(r#""service": "demo/edge""#) && text.contains(r#""actual": "pass""#), "{text}");
+    assert!(nft::list(stage.node()).trim().is_empty(), "a comparison writes nothing");
+}
+
+#[test]
+fn an_emptied_chain_is_named_with_its_service_in_mode_iptables() {
+    let _turn = alone();
+    let lab = Lab::new();
+    iptables::hint(lab.host(Place::Node), Backend::Nft);
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("verify-iptables"), Config::iptables(), &manifests());
+    stage.kill();
+    assert_right(&stage, &[], 6);
+    let rules = Rules::of(stage.node(), Backend::Nft);
+    let chain = rules.names(Family::V4, "nat").find(|name| name.starts_with("KUBE-SEP-")).expect("one").to_owned();
+    iptables::run(stage.node(), Backend::Nft, Family::V4, &format!("-t nat -F {chain}"));
+    let (code, text) = verify(&stage, &[]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("  service demo/") && text.contains("; should: forward to "), "{text}");
+    assert!(text.contains(&format!("    a run would replace chain nat {chain} ")), "{text}");
+}
+
+#[test]
+fn what_cannot_be_compared_is_an_error() {
+    let _turn = alone();
+    let lab = Lab::new();
+    let stage = Stage::new(&lab, EXECUTABLE, &folder("verify-errors"), Config::default(), &manifests());
+    for (more, wanted) in [
+        (&["--sample", "0"][..], "--sample 0: give a number of Services from 1 on"),
+        (&["--sample", "3", "--all"], "--sample and --all exclude each other"),
+        (&["--mode", "userspace"], "mode userspace holds its objects in the process that runs"),
+    ] {
+        let (code, text) = verify(&stage, more);
+        assert!(code == Some(1) && text.contains(wanted), "{more:?}: {text}");
+    }
+}
