@@ -13,10 +13,10 @@ use crate::planes::{InheritedSockets, Opening, Plane};
 use crate::platform;
 use crate::threads::Threads;
 
-/// What is shown of each family, or why nothing is.
+/// The result of each family, or the error that prevented it.
 pub(super) type Shown<T> = Vec<(Family, Result<T, String>)>;
 
-/// Reports of engines that may wait; nobody reads them.
+/// Capacity of the channel for the engines' reports, which no thread reads.
 const INPUTS: usize = 64;
 
 /// Opens the engines of a mode, and lets each show something beside the desired state of its family. Nothing is changed, and no thread

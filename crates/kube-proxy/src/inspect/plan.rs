@@ -11,7 +11,7 @@ use super::engines::{Shown, each_family};
 use super::objects::Objects;
 use crate::planes::Plane;
 
-/// What is planned.
+/// The inputs of a plan.
 #[derive(Clone, Debug)]
 pub struct PlanRequest<'a> {
     /// valid, with all defaults; its mode is planned
@@ -67,7 +67,7 @@ fn as_text(mode: &str, plans: &Shown<Plan>) -> String {
     text
 }
 
-/// How many Services are as they should be.
+/// The numbers of changes, and of equal and differing Services.
 fn summary(plan: &Plan) -> String {
     let services = || plan.units.iter().filter(|(id, _)| matches!(id, UnitId::Service(_)));
     let (all, differing) = (services().count(), services().filter(|(_, operations)| !operations.is_empty()).count());

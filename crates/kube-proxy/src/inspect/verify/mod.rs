@@ -25,7 +25,7 @@ use crate::planes::Plane;
 /// Differing packets of a Service that are kept.
 const KEPT: usize = 3;
 
-/// What is compared.
+/// The inputs of a comparison.
 #[derive(Clone, Debug)]
 pub struct VerifyRequest<'a> {
     /// valid, with all defaults; its mode is compared

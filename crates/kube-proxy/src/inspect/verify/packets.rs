@@ -15,7 +15,7 @@ const ENDPOINTS: usize = 16;
 /// Addresses for documentation, which no cluster has (RFC 5737, RFC 3849).
 const ELSEWHERE: (Ipv4Addr, Ipv6Addr) =
     (Ipv4Addr::new(203, 0, 113, 250), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0xfa));
-/// An interface that no detector of local pods knows.
+/// The name of an interface that matches no detector of local pods.
 const SOME_INTERFACE: &str = "";
 
 /// A source of packets; without an interface the node itself.
@@ -81,7 +81,7 @@ fn common(in_family: &InFamily<'_>, local: &[IpAddr]) -> Vec<Source> {
     node.into_iter().chain(pod).chain([from_outside(elsewhere)]).collect()
 }
 
-/// Those of endpoints: one that reaches itself has its source translated.
+/// The sources that are endpoints of the port: a connection of an endpoint to itself (hairpin) is masqueraded.
 fn of_endpoints(port: &PortState, in_family: &InFamily<'_>, local: &[IpAddr]) -> Vec<Source> {
     let interface = match &in_family.context.local {
         Some(LocalDetector::Bridge(name)) => name.clone(),
@@ -96,7 +96,7 @@ fn of_endpoints(port: &PortState, in_family: &InFamily<'_>, local: &[IpAddr]) ->
     addresses.into_iter().take(ENDPOINTS).map(source).collect()
 }
 
-/// Both ends of each source range.
+/// The first and the last address of each source range.
 fn of_ranges(frontend: &Frontend) -> Vec<Source> {
     let ends = |range: &IpNet| [range.network(), range.broadcast()].map(from_outside);
     match &frontend.sources {

@@ -53,7 +53,7 @@ fn services(compared: &Compared) -> String {
     text + &if more == 0 { String::new() } else { format!("  and {more} more Services\n") }
 }
 
-/// What a run would do.
+/// The operations by which a run would repair a Service.
 fn repairs(repair: &Batch<String>) -> String {
     let lists = [("create", &repair.create), ("replace", &repair.replace), ("delete", &repair.delete)];
     let all: Vec<String> = lists

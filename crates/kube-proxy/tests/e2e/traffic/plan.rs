@@ -1,7 +1,7 @@
 //! `kube-proxy plan`: nothing after a run, what is missing after damage, and how much of upstream's rules is equal.
 
 use ferry_lab::iptables::{self, Backend, Rules};
-use ferry_lab::nft::{self, Ruleset};
+use ferry_lab::nft;
 use ferry_lab::proxy::Config;
 use ferry_lab::{Family, Lab, Manifests, Place, Service, Stage};
 
@@ -45,8 +45,9 @@ fn nothing_is_planned_after_a_run_in_mode_nftables_and_damage_is() {
     stage.kill();
     assert_nothing(&stage);
     nft::load(stage.node(), "delete element ip kube-proxy service-nodeports { tcp . 30065 }");
-    let (damaged, generation) = (Ruleset::of(stage.node()), nft::generation(stage.node()));
+    let generation = nft::generation(stage.node());
     let (code, text) = plan(&stage);
+    assert_eq!(nft::generation(stage.node()), generation, "a plan commits nothing");
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("IPv4 in mode nftables: 1 change: 3 Services equal, 1 differ\n"), "{text}");
     assert!(text.contains("  service demo/web: 1 to create, 0 to replace, 0 to delete\n"), "{text}");
@@ -56,7 +57,6 @@ fn nothing_is_planned_after_a_run_in_mode_nftables_and_damage_is() {
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("0 Services equal, 4 differ\n") && text.contains("  base: "), "{text}");
     assert!(nft::list(stage.node()).trim().is_empty(), "a plan writes nothing");
-    assert!(generation > 0 && !damaged.objects.is_empty());
 }
 
 #[test]
