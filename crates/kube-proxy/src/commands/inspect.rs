@@ -12,8 +12,8 @@ use super::config::{Configured, Notice, complete};
 use super::inputs;
 use crate::cli::{Flags, Inspection};
 use crate::inspect::{
-    ExplainRequest, LocalAddresses, Objects, PlanRequest, Planned, Question, RenderRequest, Verified, VerifyRequest,
-    explain, plan, render, service_name, verify,
+    Comparison, ExplainRequest, LocalAddresses, Objects, PlanRequest, Question, RenderRequest, VerifyRequest, explain,
+    plan, render, service_name, verify,
 };
 use crate::logging;
 
@@ -54,13 +54,11 @@ pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyh
         }
         Inspection::Plan => {
             let request = PlanRequest { config, settings, addresses, json };
-            let Planned { text, differs } = plan(objects(flags, &configured, settings)?, &request)?;
-            Ok((text, compared(differs)))
+            Ok(compared(plan(objects(flags, &configured, settings)?, &request)?))
         }
         Inspection::Verify => {
             let request = VerifyRequest { config, settings, addresses, sample: sample(flags)?, json };
-            let Verified { text, differs } = verify(objects(flags, &configured, settings)?, &request)?;
-            Ok((text, compared(differs)))
+            Ok(compared(verify(objects(flags, &configured, settings)?, &request)?))
         }
         Inspection::Render => {
             let service = flags.path("service").map(service_name).transpose().context("--service")?;
@@ -70,8 +68,8 @@ pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyh
     }
 }
 
-fn compared(differs: bool) -> ExitCode {
-    if differs { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS }
+fn compared(Comparison { text, differs }: Comparison) -> (String, ExitCode) {
+    (text, if differs { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS })
 }
 
 /// The number of Services to compare; `None` for all.

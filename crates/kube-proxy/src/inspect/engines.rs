@@ -8,13 +8,11 @@ use ferry_api::object::Family;
 use ferry_model::Settings;
 use ferry_plane::{CommitError, Delta, Inspector};
 
+use super::comparison::Shown;
 use super::desired::Desired;
 use crate::planes::{InheritedSockets, Opening, Plane};
 use crate::platform;
 use crate::threads::Threads;
-
-/// The result of each family, or the error that prevented it.
-pub(super) type Shown<T> = Vec<(Family, Result<T, String>)>;
 
 /// Capacity of the channel for the engines' reports, which no thread reads.
 const INPUTS: usize = 64;

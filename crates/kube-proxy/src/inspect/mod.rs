@@ -2,8 +2,9 @@
 //!
 //! `objects` reads a source once, `desired` has the core resolve it. `render` prints it as a mode would have it in the kernel; `explain`
 //! says what happens to connections, and why, of what is `known`. `plan` compares objects with this machine's kernel, and `verify` what
-//! packets meet there, by `engines` that only show. Nothing here changes the machine.
+//! packets meet there, by `engines` that only show; `comparison` prints both. Nothing here changes the machine.
 
+mod comparison;
 mod desired;
 mod engines;
 mod explain;
@@ -13,9 +14,10 @@ mod plan;
 mod render;
 mod verify;
 
+pub use self::comparison::Comparison;
 pub use self::desired::{Desired, DesiredSetup, LocalAddresses, desired};
 pub use self::explain::{Connection, ExplainRequest, Question, explain, service_name};
 pub use self::objects::Objects;
-pub use self::plan::{PlanRequest, Planned, plan};
+pub use self::plan::{PlanRequest, plan};
 pub use self::render::{RenderRequest, render};
-pub use self::verify::{Verified, VerifyRequest, verify};
+pub use self::verify::{VerifyRequest, verify};

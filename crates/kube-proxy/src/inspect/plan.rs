@@ -1,13 +1,13 @@
 //! Says what a run would change in this machine's kernel now, Service by Service.
 
 use ferry_api::config::KubeProxyConfiguration;
-use ferry_api::object::Family;
 use ferry_model::Settings;
 use ferry_plane::{Batch, Plan, UnitId};
 use serde_json::{Value, json};
 
+use super::comparison::{self, Comparison};
 use super::desired::{DesiredSetup, LocalAddresses, desired};
-use super::engines::{Shown, each_family};
+use super::engines::each_family;
 use super::objects::Objects;
 use crate::planes::Plane;
 
@@ -24,17 +24,6 @@ pub struct PlanRequest<'a> {
     pub json: bool,
 }
 
-/// The text of a plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Planned {
-    /// for people, or JSON
-    pub text: String,
-    /// a run would change something
-    pub differs: bool,
-}
-
-/// The version of the JSON schema.
-const VERSION: u32 = 1;
 /// Operations of one unit that are printed for people.
 const LISTED: usize = 20;
 
@@ -42,7 +31,7 @@ const LISTED: usize = 20;
 ///
 /// # Errors
 /// If this build lacks the mode, the mode can't be planned or used here for any family, or the objects lack what [`desired`] needs.
-pub fn plan(objects: Objects, request: &PlanRequest<'_>) -> anyhow::Result<Planned> {
+pub fn plan(objects: Objects, request: &PlanRequest<'_>) -> anyhow::Result<Comparison> {
     let PlanRequest { config, settings, addresses, json } = request;
     let mode = config.configured_mode();
     let plane = Plane::named(mode)?;
@@ -53,18 +42,12 @@ pub fn plan(objects: Objects, request: &PlanRequest<'_>) -> anyhow::Result<Plann
         engine.plan()
     })?;
     let differs = plans.iter().any(|(_, plan)| plan.as_ref().is_ok_and(|plan| !plan.is_empty()));
-    Ok(Planned { text: if *json { as_json(mode, &plans) } else { as_text(mode, &plans) }, differs })
-}
-
-fn as_text(mode: &str, plans: &Shown<Plan>) -> String {
-    let mut text = String::new();
-    for (family, plan) in plans {
-        match plan {
-            Err(error) => text += &format!("{family} in mode {mode}: can't be planned: {error}\n"),
-            Ok(plan) => text += &format!("{family} in mode {mode}: {}\n{}", summary(plan), details(plan)),
-        }
-    }
-    text
+    let text = if *json {
+        comparison::json(mode, &plans, as_json)
+    } else {
+        comparison::text(mode, &plans, |plan| format!("{}\n{}", summary(plan), details(plan)))
+    };
+    Ok(Comparison { text, differs })
 }
 
 /// The numbers of changes, and of equal and differing Services.
@@ -80,37 +63,25 @@ fn summary(plan: &Plan) -> String {
 
 fn details(plan: &Plan) -> String {
     let mut text = String::new();
-    for (id, Batch { create, replace, delete }) in plan.units.iter().filter(|(_, operations)| !operations.is_empty()) {
-        text +=
-            &format!("  {id}: {} to create, {} to replace, {} to delete\n", create.len(), replace.len(), delete.len());
-        text += &lines([("create", create), ("replace", replace), ("delete", delete)]);
+    for (id, operations) in plan.units.iter().filter(|(_, operations)| !operations.is_empty()) {
+        let Batch { create, replace, delete } = operations;
+        let [create, replace, delete] = [create, replace, delete].map(Vec::len);
+        text += &format!("  {id}: {create} to create, {replace} to replace, {delete} to delete\n");
+        text += &comparison::operations(operations, "    ", LISTED);
     }
     if !plan.unwanted.is_empty() {
         text += &format!("  of no Service any more: {} to delete\n", plan.unwanted.len());
-        text += &lines([("delete", &plan.unwanted)]);
+        let unwanted = Batch { delete: plan.unwanted.clone(), ..Batch::default() };
+        text += &comparison::operations(&unwanted, "    ", LISTED);
     }
     text
 }
 
-fn lines<'a>(lists: impl IntoIterator<Item = (&'a str, &'a Vec<String>)>) -> String {
-    let all: Vec<String> = lists
-        .into_iter()
-        .flat_map(|(op, list)| list.iter().map(move |object| format!("    {op} {object}\n")))
-        .collect();
-    let more = all.len().saturating_sub(LISTED);
-    let more = if more == 0 { String::new() } else { format!("    and {more} more\n") };
-    all.iter().take(LISTED).map(String::as_str).collect::<String>() + &more
-}
-
-fn as_json(mode: &str, plans: &Shown<Plan>) -> String {
-    let unit = |(id, Batch { create, replace, delete }): (&UnitId, &Batch<String>)| json!({"unit": id.to_string(), "create": create, "replace": replace, "delete": delete});
-    let family = |(family, plan): &(Family, Result<Plan, String>)| match plan {
-        Err(error) => json!({"family": family.to_string(), "error": error}),
-        Ok(plan) => {
-            let units: Vec<Value> = plan.units.iter().map(unit).collect();
-            json!({"family": family.to_string(), "units": units, "unwanted": plan.unwanted})
-        }
+fn as_json(family: &str, plan: &Plan) -> Value {
+    let unit = |(id, operations): (&UnitId, &Batch<String>)| {
+        let Batch { create, replace, delete } = operations;
+        json!({"unit": id.to_string(), "create": create, "replace": replace, "delete": delete})
     };
-    let families: Vec<Value> = plans.iter().map(family).collect();
-    format!("{:#}\n", json!({"version": VERSION, "mode": mode, "families": families}))
+    let units: Vec<Value> = plan.units.iter().map(unit).collect();
+    json!({"family": family, "units": units, "unwanted": plan.unwanted})
 }

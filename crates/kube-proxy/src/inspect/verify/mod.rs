@@ -16,6 +16,7 @@ use ferry_model::{Packet, ServiceState, Settings, Verdict};
 use ferry_plane::{Batch, CommitError, Delta, Inspector, UnitId};
 
 use self::expected::Expected;
+use super::comparison::{self, Comparison};
 use super::desired::{DesiredSetup, LocalAddresses, desired};
 use super::engines::each_family;
 use super::known::{InFamily, Known};
@@ -38,15 +39,6 @@ pub struct VerifyRequest<'a> {
     pub sample: Option<usize>,
     /// as JSON, whose schema is that of docs/cli.md
     pub json: bool,
-}
-
-/// The text of a comparison.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verified {
-    /// for people, or JSON
-    pub text: String,
-    /// some packet meets another verdict than it should
-    pub differs: bool,
 }
 
 /// The result of one family.
@@ -82,7 +74,7 @@ struct Difference {
 /// # Errors
 /// If this build lacks the mode, its objects can't be read from outside, it can't be used here for any family, or the objects lack what
 /// [`desired`] needs.
-pub fn verify(objects: Objects, request: &VerifyRequest<'_>) -> anyhow::Result<Verified> {
+pub fn verify(objects: Objects, request: &VerifyRequest<'_>) -> anyhow::Result<Comparison> {
     let VerifyRequest { config, settings, addresses, sample, json } = request;
     let plane = Plane::named(config.configured_mode())?;
     let profile = plane.offline(config).profile;
@@ -94,8 +86,12 @@ pub fn verify(objects: Objects, request: &VerifyRequest<'_>) -> anyhow::Result<V
         compare(engine, delta, &sampled(&in_family.services, *sample), (in_family, &expected, &desired.addresses))
     })?;
     let differs = compared.iter().any(|(_, one)| one.as_ref().is_ok_and(|one| !one.differing.is_empty()));
-    let mode = plane.mode;
-    Ok(Verified { text: if *json { report::json(mode, &compared) } else { report::text(mode, &compared) }, differs })
+    let text = if *json {
+        comparison::json(plane.mode, &compared, report::json)
+    } else {
+        comparison::text(plane.mode, &compared, report::text)
+    };
+    Ok(Comparison { text, differs })
 }
 
 /// This number of Services, evenly spread.

@@ -2,31 +2,22 @@
 
 use std::net::SocketAddr;
 
-use ferry_api::object::Family;
+use ferry_api::object::ObjectName;
 use ferry_model::Packet;
 use ferry_plane::Batch;
 use serde_json::{Value, json};
 
 use super::{Compared, Difference, Differing};
-use crate::inspect::engines::Shown;
+use crate::inspect::comparison;
 
-/// The version of the JSON schema.
-const VERSION: u32 = 1;
 /// Services that are printed for people.
 const SERVICES: usize = 20;
 /// Operations of a Service that are printed for people.
 const OPERATIONS: usize = 5;
 
-/// For people.
-pub(super) fn text(mode: &str, shown: &Shown<Compared>) -> String {
-    let mut text = String::new();
-    for (family, compared) in shown {
-        match compared {
-            Err(error) => text += &format!("{family} in mode {mode}: can't be compared: {error}\n"),
-            Ok(compared) => text += &format!("{family} in mode {mode}: {}\n{}", summary(compared), services(compared)),
-        }
-    }
-    text
+/// The text of one family for people.
+pub(super) fn text(compared: &Compared) -> String {
+    format!("{}\n{}", summary(compared), services(compared))
 }
 
 fn summary(compared: &Compared) -> String {
@@ -55,18 +46,10 @@ fn services(compared: &Compared) -> String {
 
 /// The operations by which a run would repair a Service.
 fn repairs(repair: &Batch<String>) -> String {
-    let lists = [("create", &repair.create), ("replace", &repair.replace), ("delete", &repair.delete)];
-    let all: Vec<String> = lists
-        .into_iter()
-        .flat_map(|(op, objects)| objects.iter().map(move |object| format!("    a run would {op} {object}\n")))
-        .collect();
-    let more = all.len().saturating_sub(OPERATIONS);
-    let more = if more == 0 { String::new() } else { format!("    and {more} operations more\n") };
-    let listed: String = all.iter().take(OPERATIONS).map(String::as_str).collect();
-    if all.is_empty() {
+    if repair.is_empty() {
         return "    none of its own objects differs: see kube-proxy plan for those of all Services\n".to_owned();
     }
-    listed + &more
+    comparison::operations(repair, "    a run would ", OPERATIONS)
 }
 
 fn connection(packet: &Packet) -> String {
@@ -79,8 +62,8 @@ fn connection(packet: &Packet) -> String {
     format!("{}{through} -> {to}/{}", packet.source, packet.protocol)
 }
 
-/// For programs.
-pub(super) fn json(mode: &str, shown: &Shown<Compared>) -> String {
+/// One family for programs.
+pub(super) fn json(family: &str, compared: &Compared) -> Value {
     let example = |difference: &Difference| {
         json!({
             "connection": connection(&difference.packet),
@@ -88,25 +71,18 @@ pub(super) fn json(mode: &str, shown: &Shown<Compared>) -> String {
             "expected": difference.expected.to_string(),
         })
     };
-    let family = |(family, compared): &(Family, Result<Compared, String>)| match compared {
-        Err(error) => json!({"family": family.to_string(), "error": error}),
-        Ok(compared) => {
-            let differing = compared.differing.iter().map(|(name, one)| {
-                let Batch { create, replace, delete } = &one.repair;
-                json!({
-                    "service": name.to_string(),
-                    "packets": one.packets,
-                    "examples": one.examples.iter().map(example).collect::<Vec<_>>(),
-                    "create": create,
-                    "replace": replace,
-                    "delete": delete,
-                })
-            });
-            let differing: Vec<Value> = differing.collect();
-            let (services, packets) = (compared.services, compared.packets);
-            json!({"family": family.to_string(), "services": services, "packets": packets, "differing": differing})
-        }
+    let service = |(name, one): (&ObjectName, &Differing)| {
+        let Batch { create, replace, delete } = &one.repair;
+        json!({
+            "service": name.to_string(),
+            "packets": one.packets,
+            "examples": one.examples.iter().map(example).collect::<Vec<_>>(),
+            "create": create,
+            "replace": replace,
+            "delete": delete,
+        })
     };
-    let families: Vec<Value> = shown.iter().map(family).collect();
-    format!("{:#}\n", json!({"version": VERSION, "mode": mode, "families": families}))
+    let Compared { services, packets, differing } = compared;
+    let differing: Vec<Value> = differing.iter().map(service).collect();
+    json!({"family": family, "services": services, "packets": packets, "differing": differing})
 }

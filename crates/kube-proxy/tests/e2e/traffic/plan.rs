@@ -5,7 +5,7 @@ use ferry_lab::nft;
 use ferry_lab::proxy::Config;
 use ferry_lab::{Family, Lab, Manifests, Place, Service, Stage};
 
-use crate::support::{EXECUTABLE, alone, folder, run_to_end};
+use crate::support::{EXECUTABLE, alone, folder, inspect};
 
 fn manifests() -> Manifests {
     let all = [Place::PodA, Place::PodB, Place::Far];
@@ -15,18 +15,9 @@ fn manifests() -> Manifests {
         .with(Service::new("ranges", 67).load_balancer(167).source_ranges(&["203.0.113.0/24"]), &[Place::PodA])
 }
 
-/// The plan for a stage's input: exit code and text.
-fn plan(stage: &Stage<'_>) -> (Option<i32>, String) {
-    let (config, manifests) = (stage.folder().join("config.yaml"), stage.folder().join("manifests"));
-    let (config, manifests) = (config.display().to_string(), manifests.display().to_string());
-    let arguments = ["plan", "--config", &config, "--manifests", &manifests];
-    let (status, text) = run_to_end(stage.lab, "plan", &arguments);
-    (status.code(), text)
-}
-
 #[track_caller]
 fn assert_nothing(stage: &Stage<'_>) {
-    let (code, text) = plan(stage);
+    let (code, text) = inspect(stage, "plan", &[]);
     assert_eq!(code, Some(0), "{text}");
     for family in Family::ALL {
         assert!(
@@ -46,14 +37,14 @@ fn nothing_is_planned_after_a_run_in_mode_nftables_and_damage_is() {
     assert_nothing(&stage);
     nft::load(stage.node(), "delete element ip kube-proxy service-nodeports { tcp . 30065 }");
     let generation = nft::generation(stage.node());
-    let (code, text) = plan(&stage);
+    let (code, text) = inspect(&stage, "plan", &[]);
     assert_eq!(nft::generation(stage.node()), generation, "a plan commits nothing");
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("IPv4 in mode nftables: 1 change: 3 Services equal, 1 differ\n"), "{text}");
     assert!(text.contains("  service demo/web: 1 to create, 0 to replace, 0 to delete\n"), "{text}");
     assert!(text.contains("IPv6 in mode nftables: nothing to change, 4 Services equal\n"), "{text}");
     nft::load(stage.node(), "flush ruleset");
-    let (code, text) = plan(&stage);
+    let (code, text) = inspect(&stage, "plan", &[]);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("0 Services equal, 4 differ\n") && text.contains("  base: "), "{text}");
     assert!(nft::list(stage.node()).trim().is_empty(), "a plan writes nothing");
@@ -71,7 +62,7 @@ fn rules_of_another_run_are_compared_in_mode_iptables() {
     let web =
         before.names(Family::V4, "nat").find(|name| name.starts_with("KUBE-SEP-")).expect("an endpoint").to_owned();
     iptables::run(stage.node(), Backend::Nft, Family::V4, &format!("-t nat -F {web}"));
-    let (code, text) = plan(&stage);
+    let (code, text) = inspect(&stage, "plan", &[]);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("IPv4 in mode iptables: 1 change: 3 Services equal, 1 differ\n"), "{text}");
     assert!(text.contains(&web), "{text}");

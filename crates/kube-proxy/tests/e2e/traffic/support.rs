@@ -44,6 +44,14 @@ pub(crate) fn fresh<'a>(lab: &'a Lab, name: &str, manifests: &Manifests) -> Stag
     Stage::new(lab, EXECUTABLE, &folder(name), Config::default(), manifests)
 }
 
+/// Runs a subcommand on the node for a stage's configuration and manifests, with these arguments: its exit code and its output.
+pub(crate) fn inspect(stage: &Stage<'_>, name: &str, more: &[&str]) -> (Option<i32>, String) {
+    let [config, manifests] = ["config.yaml", "manifests"].map(|name| stage.folder().join(name).display().to_string());
+    let arguments = [&[name, "--config", &config, "--manifests", &manifests], more].concat();
+    let (status, text) = run_to_end(stage.lab, name, &arguments);
+    (status.code(), text)
+}
+
 /// Runs the executable with these arguments on the node until it ends by itself; its log.
 pub(crate) fn run_to_end(lab: &Lab, name: &str, arguments: &[&str]) -> (std::process::ExitStatus, String) {
     let directory = Directory::new(&folder(name));

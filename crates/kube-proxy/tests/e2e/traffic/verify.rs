@@ -5,7 +5,7 @@ use ferry_lab::nft;
 use ferry_lab::proxy::Config;
 use ferry_lab::{Family, Lab, Manifests, Place, Protocol, Service, Stage};
 
-use crate::support::{EXECUTABLE, alone, folder, run_to_end};
+use crate::support::{EXECUTABLE, alone, folder, inspect};
 
 fn manifests() -> Manifests {
     let all = [Place::PodA, Place::PodB, Place::Far];
@@ -18,19 +18,10 @@ fn manifests() -> Manifests {
         .without_endpoints(Service::new("empty", 72).node_port(30072))
 }
 
-/// The comparison for a stage's input, with these arguments: exit code and text.
-fn verify(stage: &Stage<'_>, more: &[&str]) -> (Option<i32>, String) {
-    let (config, manifests) = (stage.folder().join("config.yaml"), stage.folder().join("manifests"));
-    let (config, manifests) = (config.display().to_string(), manifests.display().to_string());
-    let arguments = [&["verify", "--config", &config, "--manifests", &manifests], more].concat();
-    let (status, text) = run_to_end(stage.lab, "verify", &arguments);
-    (status.code(), text)
-}
-
 /// All packets to these Services meet what they should, in both families.
 #[track_caller]
 fn assert_right(stage: &Stage<'_>, more: &[&str], services: usize) {
-    let (code, text) = verify(stage, more);
+    let (code, text) = inspect(stage, "verify", more);
     assert_eq!(code, Some(0), "{text}");
     for family in Family::ALL {
         let line = text.lines().find(|line| line.starts_with(&format!("{family} in mode "))).unwrap_or_default();
@@ -48,7 +39,7 @@ fn damage_is_named_with_its_service_and_repair_in_mode_nftables() {
     assert_right(&stage, &["--all"], 6);
     assert_right(&stage, &["--sample", "2"], 2);
     nft::load(stage.node(), "delete element ip kube-proxy service-nodeports { tcp . 30068 }");
-    let (code, text) = verify(&stage, &[]);
+    let (code, text) = inspect(&stage, "verify", &[]);
     assert_eq!(code, Some(2), "{text}");
     let start: Vec<&str> = text.lines().take(3).collect();
     assert!(start[0].contains("IPv4 in mode nftables: ") && start[0].contains("don't meet the verdict"), "{text}");
@@ -57,7 +48,7 @@ fn damage_is_named_with_its_service_and_repair_in_mode_nftables() {
     assert!(text.contains("    a run would create element service-nodeports { tcp . 30068 "), "{text}");
     assert!(text.contains("IPv6 in mode nftables: all "), "{text}");
     nft::load(stage.node(), "flush ruleset");
-    let (code, text) = verify(&stage, &["--json"]);
+    let (code, text) = inspect(&stage, "verify", &["--json"]);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains(r#""service": "demo/edge""#) && text.contains(r#""actual": "pass""#), "{text}");
     assert!(nft::list(stage.node()).trim().is_empty(), "a comparison writes nothing");
@@ -74,7 +65,7 @@ fn an_emptied_chain_is_named_with_its_service_in_mode_iptables() {
     let rules = Rules::of(stage.node(), Backend::Nft);
     let chain = rules.names(Family::V4, "nat").find(|name| name.starts_with("KUBE-SEP-")).expect("one").to_owned();
     iptables::run(stage.node(), Backend::Nft, Family::V4, &format!("-t nat -F {chain}"));
-    let (code, text) = verify(&stage, &[]);
+    let (code, text) = inspect(&stage, "verify", &[]);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("  service demo/") && text.contains("; should: forward to "), "{text}");
     assert!(text.contains(&format!("    a run would replace chain nat {chain} ")), "{text}");
@@ -90,7 +81,7 @@ fn what_cannot_be_compared_is_an_error() {
         (&["--sample", "3", "--all"], "--sample and --all exclude each other"),
         (&["--mode", "userspace"], "mode userspace holds its objects in the process that runs"),
     ] {
-        let (code, text) = verify(&stage, more);
+        let (code, text) = inspect(&stage, "verify", more);
         assert!(code == Some(1) && text.contains(wanted), "{more:?}: {text}");
     }
 }
