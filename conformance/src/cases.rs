@@ -48,10 +48,10 @@ pub fn the_rules_do_what_the_model_decides<M: Mode>() {
             let decided = Decided::of::<M>(&case, family);
             let objects = decided.compiled::<M>();
             let compiler = M::compiler(family, decided.base.localhost);
-            let trace = compiler.tracer(&objects);
+            let tracer = compiler.tracer(&objects);
             for packet in packets(&case, &decided) {
                 let wanted = decided.decide(&packet, &M::Compiler::PROFILE);
-                assert_eq!(trace(&packet), wanted, "{} {family}: {packet:?}", case.name);
+                assert_eq!(tracer.verdict(&packet), wanted, "{} {family}: {packet:?}", case.name);
                 packets_met += 1;
                 *met.entry(match wanted {
                     Verdict::Forward(_) => "forward",

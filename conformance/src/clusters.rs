@@ -44,7 +44,7 @@ fn the_rules_do_what_is_decided<M: Mode>(
 ) {
     let decided = proxy.decided();
     let compiler = M::compiler(proxy.family, decided.base.localhost);
-    let trace = compiler.tracer(objects);
+    let tracer = compiler.tracer(objects);
     let packets = matrix::packets(case, &decided);
     let frontends: BTreeSet<(FrontendAddr, Protocol)> = (decided.states.iter().flat_map(|state| &state.ports))
         .flat_map(|port| port.frontends.iter().map(|frontend| (frontend.at, port.protocol)))
@@ -59,7 +59,7 @@ fn the_rules_do_what_is_decided<M: Mode>(
         let packets = if served.is_empty() || random.chance(20) { &others } else { &served };
         let packet = &packets[random.below(packets.len())];
         let wanted = decided.decide(packet, &M::Compiler::PROFILE);
-        assert_eq!(trace(packet), wanted, "{} {}: {packet:?}", case.name, proxy.family);
+        assert_eq!(tracer.verdict(packet), wanted, "{} {}: {packet:?}", case.name, proxy.family);
     }
 }
 

@@ -236,7 +236,7 @@ fn check(settings: &Settings, store: &Store, profile: &Profile) {
                     let meets_another = matches!(&verdict, Verdict::Forward(endpoints)
                         if endpoints.keys().any(|to| vips.contains(&FrontendAddr::Vip(to.address, to.port))));
                     if let Some(tracer) = tracer.as_ref().filter(|_| !meets_another) {
-                        assert_eq!(tracer(&packet), verdict, "{packet:?}");
+                        assert_eq!(tracer.verdict(&packet), verdict, "{packet:?}");
                     }
                 }
             }

@@ -65,12 +65,17 @@ struct Lines<'a>(&'a [Rule]);
 
 impl fmt::Display for Lines<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|rule| write!(f, " {};", RuleText(rule)))
+    }
+}
+
+/// A rule as the tool prints it.
+pub(crate) struct RuleText<'a>(pub(crate) &'a Rule);
+
+impl fmt::Display for RuleText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
-        for rule in self.0 {
-            text.push(' ');
-            rule.print(family_of(rule), &mut text);
-            text.push(';');
-        }
+        self.0.print(family_of(self.0), &mut text);
         f.write_str(&text)
     }
 }

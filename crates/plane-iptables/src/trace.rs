@@ -6,11 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use ferry_api::object;
 use ferry_kernel::iptables::{AddressMatch, ChainName, CtStates, InterfaceMatch, Match, Protocol, Rule, Table, Target};
 use ferry_model::{Endpoint, Packet, Snat, Verdict};
-use ferry_plane::Trace;
+use ferry_plane::{Trace, Traced, Way};
 
 use crate::base::{FORWARD, INPUT, OUTPUT, POSTROUTING, PREROUTING};
 use crate::compile::Iptables;
 use crate::object::{ChainId, IptObject};
+use crate::render::RuleText;
 use crate::ruleset::{self, Line};
 
 /// Limit of nested jumps; upstream's chains need six.
@@ -34,6 +35,7 @@ struct Walk<'a> {
     mark: u32,
     masqueraded: bool,
     chance: f64,
+    way: Way,
 }
 
 /// The outcome of a hook.
@@ -46,9 +48,8 @@ enum End {
 }
 
 impl Trace for Iptables {
-    fn tracer<'a>(&self, objects: &'a [IptObject]) -> Box<dyn Fn(&Packet) -> Verdict + 'a> {
-        let tracer = Tracer::new(objects);
-        Box::new(move |packet| tracer.trace(packet))
+    fn tracer<'a>(&self, objects: &'a [IptObject]) -> Box<dyn ferry_plane::Tracer + 'a> {
+        Box::new(Tracer::new(objects))
     }
 }
 
@@ -67,26 +68,10 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// The verdict on a packet over all random outcomes: all endpoints that it may reach, or a refusal if one outcome is one. An endpoint
-    /// that gets less or more than its share is left out, since a verdict's endpoints are equally probable.
-    fn trace(&self, packet: &Packet) -> Verdict {
-        let mut to: BTreeMap<Endpoint, (Snat, f64)> = BTreeMap::new();
-        for (verdict, chance) in self.ends(packet) {
-            let Verdict::Forward(endpoints) = verdict else { return verdict };
-            for (endpoint, snat) in endpoints {
-                to.entry(endpoint).or_insert((snat, 0.0)).1 += chance;
-            }
-        }
-        #[expect(clippy::cast_precision_loss, reason = "fewer than 65,537 endpoints")]
-        let fair = 1.0 / to.len() as f64;
-        to.retain(|_, (_, chance)| (*chance / fair - 1.0).abs() < ROUNDING);
-        Verdict::Forward(to.into_iter().map(|(endpoint, (snat, _))| (endpoint, snat)).collect())
-    }
-
-    /// All possible verdicts, with their probabilities.
-    fn ends(&self, packet: &Packet) -> Vec<(Verdict, f64)> {
+    /// All possible verdicts, with their walks.
+    fn ends<'p>(&self, packet: &'p Packet, way: &Way) -> Vec<(Verdict, Walk<'p>)> {
         let sent_here = packet.interface.is_none();
-        let start = Walk::new(packet);
+        let start = Walk::new(packet, way.clone());
         let mut ends = Vec::new();
         for (_, walk) in self.hook(Table::Nat, if sent_here { OUTPUT } else { PREROUTING }, start) {
             // A translated packet goes on to an endpoint: one from this node leaves through OUTPUT, even to this node.
@@ -98,12 +83,12 @@ impl<'a> Tracer<'a> {
             };
             for (end, walk) in self.filters(hooks, walk) {
                 match end {
-                    End::Drop => ends.push((Verdict::Drop, walk.chance)),
-                    End::Reject => ends.push((Verdict::Reject, walk.chance)),
-                    End::Accept if !walk.translated => ends.push((Verdict::Pass, walk.chance)),
+                    End::Drop => ends.push((Verdict::Drop, walk)),
+                    End::Reject => ends.push((Verdict::Reject, walk)),
+                    End::Accept if !walk.translated => ends.push((Verdict::Pass, walk)),
                     End::Accept => {
                         let gone = self.hook(Table::Nat, POSTROUTING, walk);
-                        ends.extend(gone.into_iter().map(|(_, walk)| (walk.verdict(), walk.chance)));
+                        ends.extend(gone.into_iter().map(|(_, walk)| (walk.verdict(), walk)));
                     }
                 }
             }
@@ -124,12 +109,14 @@ impl<'a> Tracer<'a> {
     }
 
     /// All paths through the rules of a hook.
-    fn hook<'p>(&self, table: Table, name: ChainName, walk: Walk<'p>) -> Vec<(End, Walk<'p>)> {
+    fn hook<'p>(&self, table: Table, name: ChainName, mut walk: Walk<'p>) -> Vec<(End, Walk<'p>)> {
+        walk.way.step(0, format_args!("table {table}, chain {name}"));
         let mut ends = Vec::new();
         // Paths to be walked: the stack of chains, each with the index of its next rule.
         let mut open = vec![(vec![(self.rules(table, name), 0)], walk)];
         while let Some((mut stack, mut walk)) = open.pop() {
             let end = loop {
+                let depth = stack.len();
                 let Some((rules, at)) = stack.last_mut() else { break End::Accept };
                 let Some(rule) = rules.get(*at) else {
                     stack.pop();
@@ -145,6 +132,7 @@ impl<'a> Tracer<'a> {
                 if !walk.meets(rule) {
                     continue;
                 }
+                walk.way.step(depth, RuleText(rule));
                 match rule.target {
                     Target::Jump(_) if stack.len() >= DEPTH => break End::Drop,
                     Target::Jump(to) => stack.push((self.rules(table, to), 0)),
@@ -166,12 +154,33 @@ impl<'a> Tracer<'a> {
     }
 }
 
+impl ferry_plane::Tracer for Tracer<'_> {
+    /// Over all random outcomes: all endpoints that a packet may reach, or a refusal if one outcome is one. An endpoint that gets less or
+    /// more than its share is left out, since a verdict's endpoints are equally probable.
+    fn trace(&self, packet: &Packet, way: &Way) -> Traced {
+        let mut to: BTreeMap<Endpoint, (Snat, f64)> = BTreeMap::new();
+        let mut ways = Vec::new();
+        for (verdict, walk) in self.ends(packet, way) {
+            let Verdict::Forward(endpoints) = &verdict else { return Traced::one(walk.way, verdict) };
+            for (endpoint, snat) in endpoints {
+                to.entry(*endpoint).or_insert((*snat, 0.0)).1 += walk.chance;
+            }
+            ways.push((walk.way, verdict));
+        }
+        #[expect(clippy::cast_precision_loss, reason = "fewer than 65,537 endpoints")]
+        let fair = 1.0 / to.len() as f64;
+        to.retain(|_, (_, chance)| (*chance / fair - 1.0).abs() < ROUNDING);
+        let verdict = Verdict::Forward(to.into_iter().map(|(endpoint, (snat, _))| (endpoint, snat)).collect());
+        Traced { verdict, ways }
+    }
+}
+
 // === impl Walk ===
 
 impl<'a> Walk<'a> {
-    fn new(packet: &'a Packet) -> Self {
+    fn new(packet: &'a Packet, way: Way) -> Self {
         let destination = SocketAddr::new(packet.destination, packet.port);
-        Self { packet, destination, translated: false, mark: 0, masqueraded: false, chance: 1.0 }
+        Self { packet, destination, translated: false, mark: 0, masqueraded: false, chance: 1.0, way }
     }
 
     /// The probability of a random match, if all other matches of the rule apply.

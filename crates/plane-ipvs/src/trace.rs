@@ -2,32 +2,31 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::{Hook, Verdict as Go};
 use ferry_model::{Packet, Snat, Verdict};
-use ferry_plane::Trace;
+use ferry_plane::{Trace, Traced, Way};
 use ferry_ruleset::table::{SetName, TableObject, Vocabulary as _};
 use ferry_ruleset::trace::{Data, End, Walk, World};
 
 use crate::compile::Ipvs;
 use crate::element::{IpvsTable, Value};
+use crate::names::DEVICE;
 use crate::object::IpvsObject;
-use crate::server::{ServerId, Weighted};
+use crate::server::{ServerId, VirtualServer, Weighted};
 
 /// Traces many packets through the same objects.
 #[derive(Debug)]
 struct Tracer<'a> {
     world: World<'a>,
-    servers: HashMap<ServerId, Arc<[Weighted]>>,
+    servers: HashMap<ServerId, &'a VirtualServer>,
     bound: HashSet<IpAddr>,
 }
 
 impl Trace for Ipvs {
-    fn tracer<'a>(&self, objects: &'a [IpvsObject]) -> Box<dyn Fn(&Packet) -> Verdict + 'a> {
-        let tracer = Tracer::new(self.family(), objects);
-        Box::new(move |packet| tracer.trace(packet))
+    fn tracer<'a>(&self, objects: &'a [IpvsObject]) -> Box<dyn ferry_plane::Tracer + 'a> {
+        Box::new(Tracer::new(self.family(), objects))
     }
 }
 
@@ -41,7 +40,7 @@ impl<'a> Tracer<'a> {
             match object {
                 IpvsObject::Table(object) => tracer.table(object),
                 IpvsObject::Server(id, server) => {
-                    tracer.servers.insert(*id, Arc::clone(&server.endpoints));
+                    tracer.servers.insert(*id, server);
                 }
                 IpvsObject::Address(address, _) => {
                     tracer.bound.insert(*address);
@@ -58,43 +57,53 @@ impl<'a> Tracer<'a> {
             TableObject::Chain(name, rules) => self.world.chain(name, name.chain().hook, rules),
             TableObject::Element(key, value) => {
                 let Some(bytes) = IpvsTable::key_bytes(&(), key) else { return };
-                self.world.element(key.set(), bytes.as_slice(), data(value));
+                self.world.element(key.set(), bytes.as_slice(), data(value), object);
             }
         }
     }
+}
 
-    /// The verdict on a packet, with all endpoints that the scheduler may choose. IPVS takes packets that the node receives for
-    /// itself, and all that it sends.
-    fn trace(&self, packet: &Packet) -> Verdict {
+impl ferry_plane::Tracer for Tracer<'_> {
+    /// With all endpoints that the scheduler may choose. IPVS takes packets that the node receives for itself, and all that it sends.
+    fn trace(&self, packet: &Packet, way: &Way) -> Traced {
         let entry = if packet.interface.is_some() { Hook::Prerouting } else { Hook::Output };
-        let mut walk = Walk::new(&self.world, packet, 0);
+        let mut walk = Walk::new(&self.world, packet, 0, way.clone());
         if let Some(refused) = refusal(walk.hook(entry)) {
-            return refused;
+            return Traced::one(walk.into_way(), refused);
         }
-        let is_received = packet.destination_local || self.bound.contains(&packet.destination);
+        let is_bound = self.bound.contains(&packet.destination);
+        if is_bound {
+            walk.way().step(0, format_args!("address {} dev {DEVICE}", packet.destination));
+        }
+        let is_received = packet.destination_local || is_bound;
         let id = ServerId { protocol: packet.protocol, address: packet.destination, port: packet.port };
-        match self.servers.get(&id).filter(|_| is_received || entry == Hook::Output) {
+        let Some(server) = self.servers.get(&id).filter(|_| is_received || entry == Hook::Output) else {
             // The chain in input sees no packet that has passed postrouting.
-            None => {
-                let next = if is_received && entry == Hook::Prerouting { Hook::Input } else { Hook::Postrouting };
-                refusal(walk.hook(next)).unwrap_or(Verdict::Pass)
-            }
-            // IPVS refuses it with port-unreachable.
-            Some(endpoints) if endpoints.is_empty() => Verdict::Reject,
-            Some(endpoints) => {
-                let to = endpoints.iter().map(|weighted| (weighted.endpoint, self.snat(packet, entry, weighted)));
-                Verdict::Forward(to.collect())
-            }
+            let next = if is_received && entry == Hook::Prerouting { Hook::Input } else { Hook::Postrouting };
+            let verdict = refusal(walk.hook(next)).unwrap_or(Verdict::Pass);
+            return Traced::one(walk.into_way(), verdict);
+        };
+        walk.way().step(0, format_args!("virtual server {id} {}", server.settings));
+        if server.endpoints.is_empty() {
+            walk.way().step(1, "no destinations: port unreachable");
+            return Traced::one(walk.into_way(), Verdict::Reject);
         }
+        let ways: Vec<_> = server.endpoints.iter().map(|to| forward(walk.clone(), to)).collect();
+        let all = ways.iter().filter_map(|(_, verdict)| match verdict {
+            Verdict::Forward(to) => Some(to.clone()),
+            Verdict::Drop | Verdict::Reject | Verdict::Pass => None,
+        });
+        Traced { verdict: Verdict::Forward(all.flatten().collect()), ways }
     }
+}
 
-    fn snat(&self, packet: &Packet, entry: Hook, to: &Weighted) -> Snat {
-        let mut walk = Walk::new(&self.world, packet, 0);
-        walk.hook(entry);
-        walk.translate(to.endpoint);
-        walk.hook(Hook::Postrouting);
-        if walk.is_masqueraded() { Snat::Masquerade } else { Snat::Keep }
-    }
+/// The rest of the way of a packet that the scheduler sends to this endpoint.
+fn forward(mut walk: Walk<'_>, to: &Weighted) -> (Way, Verdict) {
+    walk.way().step(1, format_args!("destination {} weight {}", to.endpoint, to.weight));
+    walk.translate(to.endpoint);
+    walk.hook(Hook::Postrouting);
+    let snat = if walk.is_masqueraded() { Snat::Masquerade } else { Snat::Keep };
+    (walk.into_way(), Verdict::Forward([(to.endpoint, snat)].into()))
 }
 
 /// The verdict on a packet that goes no further.
@@ -122,6 +131,8 @@ mod tests {
     use ferry_conformance::states;
     use ferry_model::{FrontendAddr, FrontendKind, Pool, Profile};
     use ferry_plane::{Compile as _, Unit};
+
+    use ferry_plane::Tracer as _;
 
     use super::*;
     use crate::base::Pings;
@@ -165,7 +176,7 @@ mod tests {
         let missing = objects(|object| matches!(object, IpvsObject::Server(..)));
         let routed = objects(|object| matches!(object, IpvsObject::Server(..) | IpvsObject::Address(..)));
         let (vip, node) = (states::address(FAMILY, 96, 1), states::address(FAMILY, 0, 1));
-        let verdict = |objects: &[IpvsObject], packet| Tracer::new(FAMILY, objects).trace(&packet);
+        let verdict = |objects: &[IpvsObject], packet| Tracer::new(FAMILY, objects).verdict(&packet);
         for interface in [None, Some("eth0")] {
             let own = interface.is_none();
             assert!(matches!(verdict(&all, packet(interface, vip, 80)), Verdict::Forward(_)), "{interface:?}");

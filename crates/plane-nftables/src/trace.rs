@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ferry_api::object::Family;
 use ferry_kernel::nft::{Hook, Verdict as Go};
 use ferry_model::{Endpoint, Packet, Snat, Verdict};
-use ferry_plane::Trace;
+use ferry_plane::{Trace, Traced, Way};
 use ferry_ruleset::fields;
 use ferry_ruleset::trace::{Data, End, Walk, World};
 
@@ -19,9 +19,8 @@ use crate::wire;
 struct Tracer<'a>(World<'a>);
 
 impl Trace for Nftables {
-    fn tracer<'a>(&self, objects: &'a [NftObject]) -> Box<dyn Fn(&Packet) -> Verdict + 'a> {
-        let tracer = Tracer::new(self.family(), objects);
-        Box::new(move |packet| tracer.trace(packet))
+    fn tracer<'a>(&self, objects: &'a [NftObject]) -> Box<dyn ferry_plane::Tracer + 'a> {
+        Box::new(Tracer::new(self.family(), objects))
     }
 }
 
@@ -37,28 +36,30 @@ impl<'a> Tracer<'a> {
                 NftObject::Ranges(id, ranges) => world.ranges(SetName::Sources(*id), ranges),
                 NftObject::Chain(name, rules) => world.chain(name, name.chain().hook, rules),
                 NftObject::Element(key, value) => {
-                    world.element(key.set(), wire::key_bytes(key).as_slice(), data(value));
+                    world.element(key.set(), wire::key_bytes(key).as_slice(), data(value), object);
                 }
             }
         }
         Self(world)
     }
+}
 
-    /// The verdict of the objects on a packet: with all endpoints that random numbers may yield.
-    fn trace(&self, packet: &Packet) -> Verdict {
-        let mut endpoints = BTreeMap::new();
-        let mut draw = 0;
-        loop {
-            let mut walk = Walk::new(&self.0, packet, draw);
-            match run(&mut walk, packet) {
-                Verdict::Forward(to) => endpoints.extend(to),
-                other => return other,
-            }
-            draw += 1;
-            if walk.drawn().is_none_or(|of| draw >= of) {
-                return Verdict::Forward(endpoints);
+impl ferry_plane::Tracer for Tracer<'_> {
+    /// With all endpoints that random numbers may yield.
+    fn trace(&self, packet: &Packet, way: &Way) -> Traced {
+        let (mut endpoints, mut ways) = (BTreeMap::new(), Vec::new());
+        for draw in 0.. {
+            let mut walk = Walk::new(&self.0, packet, draw, way.clone());
+            let verdict = run(&mut walk, packet);
+            let is_last = walk.drawn().is_none_or(|of| draw + 1 >= of);
+            let Verdict::Forward(to) = &verdict else { return Traced::one(walk.into_way(), verdict) };
+            endpoints.extend(to.clone());
+            ways.push((walk.into_way(), verdict));
+            if is_last {
+                break;
             }
         }
+        Traced { verdict: Verdict::Forward(endpoints), ways }
     }
 }
 

@@ -17,7 +17,7 @@
 //!    `engine/drift.rs` repairs, `contested` pauses the repair of contested objects. `engine/full.rs` compares everything: at a
 //!    start, once an hour, and when single keys are not enough.
 //!
-//! `commit_lock` serialises a process's commits. For tests, `memory` is a kernel that checks references and fails on demand.
+//! `plan` and `way` are for people: what a repair would change, and how a packet goes. `commit_lock` serialises a process's commits. For tests, `memory` is a kernel that checks references and fails on demand.
 
 mod attempt;
 mod batch;
@@ -34,6 +34,7 @@ pub mod memory;
 mod outcome;
 mod plan;
 mod quarantine;
+mod way;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,7 +45,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Protocol;
-use ferry_model::{BaseState, Context, FrontendAddr, Packet, Profile, ServiceState, Verdict};
+use ferry_model::{BaseState, Context, FrontendAddr, Profile, ServiceState};
 
 pub use batch::{Batch, Op};
 pub use commit_lock::{CommitLock, thread_name};
@@ -53,6 +54,7 @@ pub use failure::{Applied, CommitError, CommitFailure, Refusal};
 pub use ferry_api::object::ObjectName;
 pub use outcome::{Acknowledged, Next, Outcome};
 pub use plan::Plan;
+pub use way::{Step, Traced, Tracer, Way};
 
 /// The grain of change, error and quarantine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,22 +190,20 @@ pub trait Compile {
     }
 }
 
-/// The verdict of some objects on the first packet of a connection.
-pub type Tracer<'a> = dyn Fn(&Packet) -> Verdict + 'a;
-
 /// Simulates a mode's objects on the first packets of connections.
 pub trait Trace: Compile {
     /// Prepares these objects, all of one family, for many packets.
-    fn tracer<'a>(&self, objects: &'a [Self::Object]) -> Box<Tracer<'a>>;
+    fn tracer<'a>(&self, objects: &'a [Self::Object]) -> Box<dyn Tracer + 'a>;
 }
 
 /// An engine that shows what is in the kernel.
 pub trait Inspector: SyncEngine {
-    /// Reads all objects back, changes nothing, and lets `see` ask for their verdict on packets.
+    /// Reads all objects back, changes nothing, and lets `see` trace packets through them. Those that equal an offered one are described
+    /// in its words.
     ///
     /// # Errors
     /// If they can't be read back.
-    fn trace(&mut self, see: &mut dyn FnMut(&Tracer<'_>)) -> Result<(), CommitError>;
+    fn trace(&mut self, see: &mut dyn FnMut(&dyn Tracer)) -> Result<(), CommitError>;
 }
 
 /// The state before a change, for [`Compile::place`].

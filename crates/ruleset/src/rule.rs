@@ -59,8 +59,15 @@ impl PartialOrd for Rule {
     }
 }
 
+/// Its text, or its expressions in brackets if it was read back.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.text.is_empty() { write!(f, "{} expressions", self.exprs.len()) } else { f.write_str(&self.text) }
+        if !self.text.is_empty() {
+            return f.write_str(&self.text);
+        }
+        for (index, expr) in self.exprs.iter().enumerate() {
+            write!(f, "{}[{expr}]", if index == 0 { "" } else { " " })?;
+        }
+        Ok(())
     }
 }

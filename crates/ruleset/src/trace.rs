@@ -1,7 +1,7 @@
 //! Simulates chains and sets on the first packet of a connection: evaluates the same expressions that the kernel evaluates.
 
 use std::collections::HashMap;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::net::IpAddr;
 
 use ferry_api::object::Family;
@@ -9,11 +9,12 @@ use ferry_kernel::nft::{
     BaseHook, ChainKind, CmpOp, CtKey, Expr, FibAddress, Hook, MetaKey, PayloadBase, Verdict as Go,
 };
 use ferry_model::{Endpoint, Packet};
+use ferry_plane::Way;
 
-use crate::Rules;
 use crate::fields;
 use crate::rules::octets;
 use crate::sources::Ranges;
+use crate::{Rule, Rules};
 
 /// `RTN_LOCAL` and `RTN_UNICAST` of linux/rtnetlink.h.
 const RTN_LOCAL: u32 = 2;
@@ -36,8 +37,16 @@ pub struct World<'a> {
     /// base chains, in order of priority
     hooks: Vec<(BaseHook, String)>,
     /// by set, and by key
-    elements: HashMap<String, HashMap<Vec<u8>, Data>>,
+    elements: HashMap<String, HashMap<Vec<u8>, Element<'a>>>,
     ranges: HashMap<String, &'a Ranges>,
+}
+
+/// An element.
+#[derive(Clone)]
+struct Element<'a> {
+    data: Data,
+    /// the object
+    object: &'a dyn Display,
 }
 
 /// Value of an element in the kernel's form.
@@ -52,7 +61,7 @@ pub enum Data {
 }
 
 /// State of a packet on its way through the hooks.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Walk<'a> {
     world: &'a World<'a>,
     packet: &'a Packet,
@@ -67,6 +76,9 @@ pub struct Walk<'a> {
     /// the random number that `numgen` yields
     draw: u32,
     drawn: Option<u32>,
+    way: Way,
+    /// the elements that the current rule has found, as text
+    found: Vec<String>,
 }
 
 /// The outcome of a chain, or of all chains of a hook.
@@ -106,9 +118,9 @@ impl<'a> World<'a> {
         self.chains.insert(name, rules);
     }
 
-    /// Adds an element of a set or map, with its key as the kernel holds it.
-    pub fn element(&mut self, set: impl Display, key: &[u8], data: Data) {
-        self.elements.entry(set.to_string()).or_default().insert(key.to_vec(), data);
+    /// Adds an element of a set or map, with its key as the kernel holds it. `object` describes it.
+    pub fn element(&mut self, set: impl Display, key: &[u8], data: Data, object: &'a dyn Display) {
+        self.elements.entry(set.to_string()).or_default().insert(key.to_vec(), Element { data, object });
     }
 
     /// Adds a set of source ranges with all its elements.
@@ -116,10 +128,10 @@ impl<'a> World<'a> {
         self.ranges.insert(set.to_string(), ranges);
     }
 
-    fn lookup(&self, set: &str, key: &[u8]) -> Option<Data> {
+    fn lookup(&self, set: &str, key: &[u8]) -> Option<Element<'a>> {
         if let Some(ranges) = self.ranges.get(set) {
             let address = fields::address(self.family, key)?;
-            return contains(ranges, address).then_some(Data::None);
+            return contains(ranges, address).then_some(Element { data: Data::None, object: &"a range of the set" });
         }
         self.elements.get(set)?.get(key).cloned()
     }
@@ -146,11 +158,19 @@ fn octets_of(family: Family) -> usize {
     }
 }
 
+// === impl Element ===
+
+impl fmt::Debug for Element<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.object)
+    }
+}
+
 // === impl Walk ===
 
 impl<'a> Walk<'a> {
-    /// A packet before its first hook. `draw` is what random numbers yield, less their lowest value.
-    pub fn new(world: &'a World<'a>, packet: &'a Packet, draw: u32) -> Self {
+    /// A packet before its first hook, on this way. `draw` is what random numbers yield, less their lowest value.
+    pub fn new(world: &'a World<'a>, packet: &'a Packet, draw: u32, way: Way) -> Self {
         Self {
             world,
             packet,
@@ -163,7 +183,19 @@ impl<'a> Walk<'a> {
             registers: [0; REGISTERS],
             draw,
             drawn: None,
+            way,
+            found: Vec::new(),
         }
+    }
+
+    /// The packet's way so far.
+    pub fn way(&mut self) -> &mut Way {
+        &mut self.way
+    }
+
+    /// The packet's whole way.
+    pub fn into_way(self) -> Way {
+        self.way
     }
 
     /// Runs the base chains of a hook in order of priority, until one has dropped or rejected the packet. Once one has translated
@@ -176,6 +208,10 @@ impl<'a> Walk<'a> {
                 continue;
             }
             let before = (self.translated, self.masqueraded);
+            if self.way.is_recorded() {
+                let at = format!("{hook:?}").to_lowercase();
+                self.way.step(0, format_args!("hook {at}, chain {chain} (priority {})", base.priority));
+            }
             match self.chain(chain, 0) {
                 End::Accept | End::Return => {}
                 end @ (End::Drop | End::Reject) => return end,
@@ -223,9 +259,12 @@ impl<'a> Walk<'a> {
     }
 
     fn chain(&mut self, name: &str, depth: usize) -> End {
-        let Some(rules) = self.world.chains.get(name).filter(|_| depth < DEPTH) else { return End::Drop };
+        let Some(rules) = self.world.chains.get(name).filter(|_| depth < DEPTH) else {
+            self.way.step(depth + 1, format_args!("chain {name} doesn't exist, or the jumps are nested too deep"));
+            return End::Drop;
+        };
         for rule in &*rules.0 {
-            match self.rule(&rule.exprs) {
+            match self.rule(rule, depth) {
                 Some(Step::End(end)) => return end,
                 Some(Step::Go(Go::Accept)) => return End::Accept,
                 Some(Step::Go(Go::Drop)) => return End::Drop,
@@ -242,14 +281,26 @@ impl<'a> Walk<'a> {
     }
 
     /// Runs one rule; `None` if it doesn't match or has no verdict.
-    fn rule(&mut self, exprs: &[Expr]) -> Option<Step> {
+    fn rule(&mut self, rule: &Rule, depth: usize) -> Option<Step> {
         self.registers = [0; REGISTERS];
-        for expr in exprs {
-            if let Some(step) = self.expr(expr)? {
-                return Some(step);
+        self.found.clear();
+        let mut end = None;
+        for expr in &rule.exprs {
+            end = self.expr(expr)?;
+            if end.is_some() {
+                break;
             }
         }
-        None
+        self.note(rule, depth);
+        end
+    }
+
+    /// Records a rule that matched, and the elements that it found.
+    fn note(&mut self, rule: &Rule, depth: usize) {
+        self.way.step(depth + 1, rule);
+        for element in self.found.drain(..) {
+            self.way.step(depth + 2, element);
+        }
     }
 
     /// Runs one expression: the outer `None` ends the rule, the inner one goes on.
@@ -313,7 +364,11 @@ impl<'a> Walk<'a> {
         if invert {
             return found.is_none().then_some(None);
         }
-        match (found?, dreg) {
+        let Element { data, object } = found?;
+        if self.way.is_recorded() {
+            self.found.push(object.to_string());
+        }
+        match (data, dreg) {
             (Data::Go(go), Some(0)) => Some(Some(Step::Go(go))),
             (Data::Value(value), Some(dreg)) => {
                 self.store(dreg, &value);

@@ -13,6 +13,7 @@ mod encode;
 mod event;
 mod expr;
 mod expr_decode;
+mod expr_text;
 mod listener;
 mod monitor;
 mod object;

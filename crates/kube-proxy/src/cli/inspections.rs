@@ -11,6 +11,8 @@ pub enum Inspection {
     Plan,
     /// prints what a mode would have in the kernel
     Render,
+    /// takes a packet through what is in the kernel
+    Trace,
     /// compares what packets meet with what they should
     Verify,
 }
@@ -44,6 +46,7 @@ const LOCAL_ADDRESSES: Flag = own(
     ValueKind::List,
     "The addresses of the node's interfaces, or machine for this machine's; by default those of its Node.",
 );
+const IN: Flag = own("in", ValueKind::Text, "The interface through which the connection comes in.");
 const JSON: Flag = own("json", ValueKind::Bool, "Print JSON.");
 
 /// All subcommands.
@@ -64,13 +67,7 @@ pub const INSPECTIONS: &[Inspected] = &[
                 "what happens to a connection in a cluster",
             ),
         ],
-        flags: &[
-            MODE,
-            DUMP,
-            LOCAL_ADDRESSES,
-            own("in", ValueKind::Text, "The interface through which the connection comes in."),
-            JSON,
-        ],
+        flags: &[MODE, DUMP, LOCAL_ADDRESSES, IN, JSON],
     },
     Inspected {
         inspection: Inspection::Plan,
@@ -113,6 +110,23 @@ pub const INSPECTIONS: &[Inspected] = &[
             own("part", ValueKind::Text, "This part alone, as the tool that it is for loads it."),
             JSON,
         ],
+    },
+    Inspected {
+        inspection: Inspection::Trace,
+        name: "trace",
+        arguments: "\"CLIENT -> IP:PORT[/PROTOCOL]\"",
+        about: "Takes a connection's first packet through what is in this machine's kernel, object by object; exits with 2 if it ends elsewhere than it should.",
+        examples: &[
+            (
+                "kube-proxy trace --config /var/lib/kube-proxy/config.conf \"10.244.1.7 -> 10.96.0.10:53/UDP\"",
+                "from a pod to a cluster IP",
+            ),
+            (
+                "kube-proxy trace --config /var/lib/kube-proxy/config.conf --in eth0 \"198.51.100.7 -> 192.0.2.10:30080\"",
+                "from outside to a node port, through the interface eth0",
+            ),
+        ],
+        flags: &[MODE, DUMP, LOCAL_ADDRESSES, IN, JSON],
     },
     Inspected {
         inspection: Inspection::Verify,

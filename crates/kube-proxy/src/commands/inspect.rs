@@ -12,8 +12,8 @@ use super::config::{Configured, Notice, complete};
 use super::inputs;
 use crate::cli::{Flags, Inspection};
 use crate::inspect::{
-    Comparison, ExplainRequest, LocalAddresses, Objects, PlanRequest, Question, RenderRequest, VerifyRequest, explain,
-    plan, render, service_name, verify,
+    Comparison, Connection, ExplainRequest, LocalAddresses, Objects, PlanRequest, Question, RenderRequest,
+    TraceRequest, VerifyRequest, explain, plan, render, service_name, trace, verify,
 };
 use crate::logging;
 
@@ -56,6 +56,12 @@ pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyh
             let request = PlanRequest { config, settings, addresses, json };
             Ok(compared(plan(objects(flags, &configured, settings)?, &request)?))
         }
+        Inspection::Trace => {
+            let interface = flags.path("in").map(str::to_owned);
+            let connection = Connection { interface, ..asked.parse()? };
+            let request = TraceRequest { config, settings, addresses, connection, json };
+            Ok(compared(trace(objects(flags, &configured, settings)?, &request)?))
+        }
         Inspection::Verify => {
             let request = VerifyRequest { config, settings, addresses, sample: sample(flags)?, json };
             Ok(compared(verify(objects(flags, &configured, settings)?, &request)?))
@@ -96,11 +102,11 @@ fn objects(flags: &Flags, configured: &Configured, settings: &Settings) -> anyho
     }
 }
 
-/// The addresses of a list, or this machine's. A plan and a comparison are about this machine.
+/// The addresses of a list, or this machine's. What is compared with a kernel is about this machine.
 fn local_addresses(list: Option<Vec<String>>, inspection: Inspection) -> anyhow::Result<LocalAddresses> {
     let Some(list) = list else {
         return Ok(match inspection {
-            Inspection::Plan | Inspection::Verify => LocalAddresses::OfMachine,
+            Inspection::Plan | Inspection::Trace | Inspection::Verify => LocalAddresses::OfMachine,
             Inspection::Explain | Inspection::Render => LocalAddresses::OfNode,
         });
     };

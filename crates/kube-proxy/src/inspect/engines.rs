@@ -17,18 +17,22 @@ use crate::threads::Threads;
 /// Capacity of the channel for the engines' reports, which no thread reads.
 const INPUTS: usize = 64;
 
-/// Opens the engines of a mode, and lets each show something beside the desired state of its family. Nothing is changed, and no thread
-/// started.
+/// Opens the engines of a mode for these families, those that this machine supports, and lets each show something beside the desired
+/// state of its family. Nothing is changed, and no thread started.
 ///
 /// # Errors
 /// If the mode's objects can't be read from outside, or it can't be used here for any family.
 pub(super) fn each_family<T>(
     plane: &Plane,
+    families: &[Family],
     (config, settings): (&KubeProxyConfiguration, &Settings),
     desired: &Desired,
     mut show: impl FnMut(Family, &mut dyn Inspector, Delta) -> Result<T, CommitError>,
 ) -> anyhow::Result<Shown<T>> {
-    let supported: Vec<Family> = Family::ALL.into_iter().filter(|family| platform::supports(*family)).collect();
+    let supported: Vec<Family> = families.iter().copied().filter(|family| platform::supports(*family)).collect();
+    if supported.is_empty() {
+        bail!("this machine has no {}", families.iter().map(Family::to_string).collect::<Vec<_>>().join(" and no "));
+    }
     let (inputs, _unread) = mpsc::sync_channel(INPUTS);
     let (threads, sockets) = (Threads::rehearsal(), InheritedSockets::default());
     let opening =

@@ -1,6 +1,7 @@
 //! Says what a run would change in this machine's kernel now, Service by Service.
 
 use ferry_api::config::KubeProxyConfiguration;
+use ferry_api::object::Family;
 use ferry_model::Settings;
 use ferry_plane::{Batch, Plan, UnitId};
 use serde_json::{Value, json};
@@ -37,7 +38,7 @@ pub fn plan(objects: Objects, request: &PlanRequest<'_>) -> anyhow::Result<Compa
     let plane = Plane::named(mode)?;
     let setup = DesiredSetup { config, settings, profile: plane.offline(config).profile, addresses };
     let desired = desired(objects, setup)?;
-    let plans = each_family(&plane, (config, settings), &desired, |_, engine, delta| {
+    let plans = each_family(&plane, &Family::ALL, (config, settings), &desired, |_, engine, delta| {
         engine.offer(delta);
         engine.plan()
     })?;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ferry_api::object::Protocol;
 use ferry_model::{Packet, Snat, Verdict};
-use ferry_plane::Trace;
+use ferry_plane::{Trace, Traced, Way};
 
 use super::compile::Binding;
 use super::object::{BindObject, Origins, Place, Serves};
@@ -21,9 +21,8 @@ struct Tracer<'a> {
 }
 
 impl Trace for Binding {
-    fn tracer<'a>(&self, objects: &'a [BindObject]) -> Box<dyn Fn(&Packet) -> Verdict + 'a> {
-        let tracer = Tracer::new(objects);
-        Box::new(move |packet| tracer.trace(packet))
+    fn tracer<'a>(&self, objects: &'a [BindObject]) -> Box<dyn ferry_plane::Tracer + 'a> {
+        Box::new(Tracer::new(objects))
     }
 }
 
@@ -45,26 +44,38 @@ impl<'a> Tracer<'a> {
         tracer
     }
 
-    /// The verdict on a packet, with all endpoints that the relay may choose.
-    fn trace(&self, packet: &Packet) -> Verdict {
-        let place = Place { protocol: packet.protocol, address: packet.destination, port: packet.port };
-        match self.listeners.get(&place) {
-            Some(serves) => self.served(serves, packet),
-            None if self.addresses.contains(&packet.destination) => Verdict::Reject,
-            None => Verdict::Pass,
-        }
-    }
-
     /// The decision of a listener.
-    fn served(&self, serves: &Serves, packet: &Packet) -> Verdict {
+    fn served(&self, serves: &Serves, packet: &Packet, way: &mut Way) -> Verdict {
         let admits =
             serves.sources.as_ref().is_none_or(|ranges| ranges.iter().any(|range| range.contains(&packet.source)));
         let scope = self.origins.scope(serves.scopes, packet.source, packet.source_local).filter(|_| admits);
         let spec = scope.and_then(|scope| self.ports.get(&PortId { scope, ..serves.port.clone() }));
+        match (admits, spec) {
+            (_, Some(spec)) => way.step(1, format_args!("port {}{spec}", serves.port)),
+            (false, None) => way.step(1, format_args!("{} is in no source range", packet.source)),
+            (true, None) => way.step(1, "no endpoints for clients of this origin"),
+        }
         match spec {
             Some(spec) => Verdict::Forward(spec.pool.iter().map(|endpoint| (*endpoint, Snat::Masquerade)).collect()),
             None if packet.protocol == Protocol::Udp => Verdict::Drop,
             None => Verdict::Reject,
         }
+    }
+}
+
+impl ferry_plane::Tracer for Tracer<'_> {
+    /// With all endpoints that the relay may choose.
+    fn trace(&self, packet: &Packet, way: &Way) -> Traced {
+        let (mut way, mut verdict) = (way.clone(), Verdict::Pass);
+        if self.addresses.contains(&packet.destination) {
+            way.step(0, format_args!("address {}", packet.destination));
+            verdict = Verdict::Reject;
+        }
+        let place = Place { protocol: packet.protocol, address: packet.destination, port: packet.port };
+        if let Some(serves) = self.listeners.get(&place) {
+            way.step(0, format_args!("listener {place}"));
+            verdict = self.served(serves, packet, &mut way);
+        }
+        Traced::one(way, verdict)
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ferry_api::object::Family;
 use ferry_kernel::nft::{ElementData, Hook, Verdict as Go, VerdictRef};
 use ferry_model::{FrontendAddr, Packet, Scope, Snat, Verdict};
-use ferry_plane::Trace;
+use ferry_plane::{Trace, Traced, Way};
 use ferry_ruleset::table::{SetName, TableObject, Vocabulary as _};
 use ferry_ruleset::trace::{Data, End, Walk, World};
 
@@ -30,9 +30,8 @@ struct Tracer<'a> {
 }
 
 impl Trace for Relaying {
-    fn tracer<'a>(&self, objects: &'a [UserspaceObject]) -> Box<dyn Fn(&Packet) -> Verdict + 'a> {
-        let tracer = Tracer::new(self.family(), objects);
-        Box::new(move |packet| tracer.trace(packet))
+    fn tracer<'a>(&self, objects: &'a [UserspaceObject]) -> Box<dyn ferry_plane::Tracer + 'a> {
+        Box::new(Tracer::new(self.family(), objects))
     }
 }
 
@@ -69,16 +68,14 @@ impl<'a> Tracer<'a> {
                 let mut found = None;
                 Userspace::with_data(&self.doors, value, &mut |value| found = Some(data(&value)));
                 if let Some(found) = found {
-                    self.world.element(key.set(), bytes.as_slice(), found);
+                    self.world.element(key.set(), bytes.as_slice(), found, object);
                 }
             }
         }
     }
 
-    /// The verdict on a packet, with all endpoints that the relay may choose.
-    fn trace(&self, packet: &Packet) -> Verdict {
+    fn walk(&self, walk: &mut Walk<'_>, packet: &Packet) -> Verdict {
         let entry = if packet.interface.is_some() { Hook::Prerouting } else { Hook::Output };
-        let mut walk = Walk::new(&self.world, packet, 0);
         if let Some(refused) = refusal(walk.hook(entry)) {
             return refused;
         }
@@ -90,18 +87,24 @@ impl<'a> Tracer<'a> {
             return refused;
         }
         match self.doors.door(packet.protocol, walk.port()) {
-            Some(door) => self.relay(&door, packet),
+            Some(door) => self.relay(&door, packet, walk.way()),
             None => Verdict::Reject,
         }
     }
 
     /// The decision of the relay on a connection that its listener accepts.
-    fn relay(&self, door: &Door, packet: &Packet) -> Verdict {
+    fn relay(&self, door: &Door, packet: &Packet, way: &mut Way) -> Verdict {
+        way.step(0, format_args!("the relay, listener {door}"));
         let id = match door {
             Door::Gate(scope) => self.route(*scope, packet.destination, packet.port),
             Door::Datagrams(id) => Some(id),
         };
         let spec = id.and_then(|id| self.ports.get(id)).filter(|spec| !spec.pool.is_empty());
+        match (id, spec) {
+            (Some(id), Some(spec)) => way.step(1, format_args!("port {id}{spec}")),
+            (Some(id), None) => way.step(1, format_args!("port {id} without endpoints")),
+            (None, _) => way.step(1, "no port at this destination"),
+        }
         spec.map_or(Verdict::Reject, |spec| {
             Verdict::Forward(spec.pool.iter().map(|endpoint| (*endpoint, Snat::Masquerade)).collect())
         })
@@ -110,6 +113,15 @@ impl<'a> Tracer<'a> {
     fn route(&self, scope: Scope, address: IpAddr, port: u16) -> Option<&PortId> {
         let at = self.routes.get(&(scope, FrontendAddr::Vip(address, port)));
         at.or_else(|| self.routes.get(&(scope, FrontendAddr::NodePort(port)))).copied()
+    }
+}
+
+impl ferry_plane::Tracer for Tracer<'_> {
+    /// With all endpoints that the relay may choose.
+    fn trace(&self, packet: &Packet, way: &Way) -> Traced {
+        let mut walk = Walk::new(&self.world, packet, 0, way.clone());
+        let verdict = self.walk(&mut walk, packet);
+        Traced::one(walk.into_way(), verdict)
     }
 }
 

@@ -49,13 +49,13 @@ fn end_in(world: &mut World<'_>, rule: Rule, packet: &Packet) -> End {
         ranges: world.ranges.clone(),
     };
     world.chain("filter", base(ChainKind::Filter, Hook::Forward, 0), &rules);
-    Walk::new(&world, packet, 0).hook(Hook::Forward)
+    Walk::new(&world, packet, 0, Way::default()).hook(Hook::Forward)
 }
 
 #[test]
 fn first_packets_have_the_original_direction_and_no_icmp_and_leave_by_no_named_interface() {
     let mut world = World::new(FAMILY);
-    world.element("ports", &[0, 80], Data::None);
+    world.element("ports", &[0, 80], Data::None, &"");
     let (tcp, udp) = (packet(Protocol::Tcp), packet(Protocol::Udp));
     let mut end = |rule, packet| end_in(&mut world, rule, packet);
     assert_eq!(end(rule().original_direction().drop_it(), &tcp), End::Drop);
@@ -76,7 +76,7 @@ fn a_lookup_finds_the_whole_key_or_nothing() {
         key.as_slice().to_vec()
     };
     let mut world = World::new(FAMILY);
-    world.element("guarded", &of(Protocol::Tcp), Data::None);
+    world.element("guarded", &of(Protocol::Tcp), Data::None, &"");
     world.ranges("sources", &sources);
     let (tcp, udp) = (packet(Protocol::Tcp), packet(Protocol::Udp));
     let mut end = |rule, packet| end_in(&mut world, rule, packet);
@@ -101,10 +101,10 @@ fn once_a_chain_has_translated_the_packet_only_filters_follow() {
     world.chain("late", base(ChainKind::Nat, hook, -90), &late);
     world.chain("filter", base(ChainKind::Filter, hook, -80), &filter);
     world.chain("first", base(ChainKind::Nat, hook, -100), &translated);
-    world.element("endpoints", key.as_slice(), Data::Value(endpoint_bytes(ENDPOINT).as_slice().to_vec()));
+    world.element("endpoints", key.as_slice(), Data::Value(endpoint_bytes(ENDPOINT).as_slice().to_vec()), &"");
     for (protocol, wanted) in [(Protocol::Tcp, 2), (Protocol::Udp, 1)] {
         let packet = packet(protocol);
-        let mut walk = Walk::new(&world, &packet, 0);
+        let mut walk = Walk::new(&world, &packet, 0, Way::default());
         assert_eq!(walk.hook(hook), End::Accept);
         assert_eq!((walk.mark(), walk.is_translated()), (wanted, protocol == Protocol::Tcp));
     }
@@ -116,7 +116,7 @@ fn what_something_else_translates_is_no_nat_of_the_kernel() {
     let mut world = World::new(FAMILY);
     world.chain("nat", base(ChainKind::Nat, Hook::Postrouting, 100), &postrouting);
     let packet = packet(Protocol::Tcp);
-    let mut walk = Walk::new(&world, &packet, 0);
+    let mut walk = Walk::new(&world, &packet, 0, Way::default());
     walk.translate(ENDPOINT);
     assert_eq!(walk.hook(Hook::Postrouting), End::Accept);
     let to = Endpoint { address: walk.destination(), port: walk.port() };

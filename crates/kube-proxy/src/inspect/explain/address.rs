@@ -8,9 +8,9 @@ use ferry_model::{
     origin,
 };
 
-use super::question::{Connection, Destination};
 use super::service::{action_text, in_one_family, kind_text, policy_field, port_names};
 use super::tree::{Answer, Tree};
+use crate::inspect::connection::{Connection, Destination};
 use crate::inspect::known::{InFamily, Known};
 
 /// The frontend at an address.
@@ -19,9 +19,6 @@ struct Served<'a> {
     port: &'a PortState,
     frontend: &'a Frontend,
 }
-
-/// Interface of packets that come in through one that isn't known.
-const SOME_INTERFACE: &str = "";
 
 /// Explains who serves an address and port.
 pub(super) fn explain(known: &Known<'_>, to: &Destination, answer: &mut Answer) {
@@ -39,7 +36,7 @@ pub(super) fn explain(known: &Known<'_>, to: &Destination, answer: &mut Answer) 
 pub(super) fn explain_connection(known: &Known<'_>, connection: &Connection, answer: &mut Answer) {
     let (to, client) = (&connection.to, connection.client);
     let in_family = known.family(Family::of(client));
-    let packet = packet(known, connection);
+    let packet = connection.packet(&known.desired.addresses);
     let states = in_family.services.iter().copied();
     let verdict = decide(states, in_family.base, &packet, &in_family.context, &known.profile);
     let served = served(known, in_family, to);
@@ -75,23 +72,6 @@ pub(super) fn explain_connection(known: &Known<'_>, connection: &Connection, ans
     match &served {
         Some(served) => explain_service(known, in_family, served, answer),
         None => nobody(known, in_family, to, answer),
-    }
-}
-
-/// The first packet of the connection on this node. Where the client is no address of the node it comes in through an interface.
-fn packet(known: &Known<'_>, connection: &Connection) -> Packet {
-    let Connection { client, to, interface } = connection;
-    let is_local = |address: IpAddr| address.is_loopback() || known.desired.addresses.contains(&address);
-    let from_here = is_local(*client);
-    let came_in = interface.clone().unwrap_or_else(|| SOME_INTERFACE.to_owned());
-    Packet {
-        source: *client,
-        source_local: from_here,
-        interface: (!from_here).then_some(came_in),
-        destination: to.at.ip(),
-        destination_local: is_local(to.at.ip()),
-        protocol: to.protocol,
-        port: to.at.port(),
     }
 }
 

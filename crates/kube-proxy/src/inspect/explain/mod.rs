@@ -17,7 +17,7 @@ mod tree;
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_model::Settings;
 
-pub use self::question::{Connection, Question, service_name};
+pub use self::question::{Question, service_name};
 use self::tree::Answer;
 use super::desired::{DesiredSetup, LocalAddresses, desired};
 use super::known::Known;

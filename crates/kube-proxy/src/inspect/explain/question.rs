@@ -1,12 +1,14 @@
 //! Parses questions about Services, pods, addresses and connections.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::str::FromStr;
 
-use anyhow::{Context as _, bail};
-use ferry_api::object::{ObjectName, Protocol};
+use anyhow::{Context as _, anyhow, bail};
+use ferry_api::object::ObjectName;
 use ferry_api::wire::address::parse_ip;
+
+use crate::inspect::connection::{Connection, Destination};
 
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,26 +21,6 @@ pub enum Question {
     Address(Destination),
     /// about a connection
     Connection(Connection),
-}
-
-/// Where a connection goes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Destination {
-    /// address and port
-    pub at: SocketAddr,
-    /// protocol
-    pub protocol: Protocol,
-}
-
-/// The first packet of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Connection {
-    /// its source address
-    pub client: IpAddr,
-    /// where it goes to
-    pub to: Destination,
-    /// the interface through which it comes in; `None` where that isn't known
-    pub interface: Option<String>,
 }
 
 /// The forms of questions, for error texts.
@@ -54,14 +36,8 @@ impl FromStr for Question {
         match words[..] {
             ["svc" | "service", service] => service_and_port(service),
             ["pod", address] => Ok(Self::Pod(ip(address)?)),
-            [client, "->", to] => {
-                let (client, to): (IpAddr, Destination) = (ip(client)?, to.parse()?);
-                if client.is_ipv4() != to.at.is_ipv4() {
-                    bail!("{client} and {} are addresses of two families: no connection has both", to.at.ip());
-                }
-                Ok(Self::Connection(Connection { client, to, interface: None }))
-            }
-            [to] => Ok(Self::Address(to.parse()?)),
+            [_, "->", _] => text.parse().map(Self::Connection).map_err(with_forms),
+            [to] => to.parse().map(Self::Address).map_err(with_forms),
             [] => bail!("nothing is asked: {FORMS}"),
             _ => bail!("{text:?} is no question: {FORMS}"),
         }
@@ -75,9 +51,15 @@ impl fmt::Display for Question {
             Self::Service(name, Some(port)) => write!(f, "svc {name}:{port}"),
             Self::Pod(address) => write!(f, "pod {address}"),
             Self::Address(to) => to.fmt(f),
-            Self::Connection(Connection { client, to, .. }) => write!(f, "{client} -> {to}"),
+            Self::Connection(connection) => connection.fmt(f),
         }
     }
+}
+
+/// An error about a part of a question, with what can be asked.
+#[expect(clippy::needless_pass_by_value, reason = "the signature that `map_err` wants")]
+fn with_forms(error: anyhow::Error) -> anyhow::Error {
+    anyhow!("{error}: {FORMS}")
 }
 
 fn service_and_port(text: &str) -> anyhow::Result<Question> {
@@ -97,30 +79,6 @@ pub fn service_name(text: &str) -> anyhow::Result<ObjectName> {
 
 fn ip(text: &str) -> anyhow::Result<IpAddr> {
     parse_ip(text).with_context(|| format!("{text:?} is not an IP address: {FORMS}"))
-}
-
-// === impl Destination ===
-
-impl FromStr for Destination {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> anyhow::Result<Self> {
-        let (at, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
-        let protocol = match protocol.to_ascii_lowercase().as_str() {
-            "tcp" => Protocol::Tcp,
-            "udp" => Protocol::Udp,
-            "sctp" => Protocol::Sctp,
-            _ => bail!("{protocol:?} is not TCP, UDP or SCTP"),
-        };
-        let at = at.parse().ok().with_context(|| format!("{at:?} is not IP:PORT, or [IPv6]:PORT: {FORMS}"))?;
-        Ok(Self { at, protocol })
-    }
-}
-
-impl fmt::Display for Destination {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.at, self.protocol)
-    }
 }
 
 #[cfg(test)]

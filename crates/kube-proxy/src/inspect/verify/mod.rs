@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ferry_api::config::KubeProxyConfiguration;
-use ferry_api::object::ObjectName;
+use ferry_api::object::{Family, ObjectName};
 use ferry_model::{Packet, ServiceState, Settings, Verdict};
 use ferry_plane::{Batch, CommitError, Delta, Inspector, UnitId};
 
@@ -80,7 +80,7 @@ pub fn verify(objects: Objects, request: &VerifyRequest<'_>) -> anyhow::Result<C
     let profile = plane.offline(config).profile;
     let desired = desired(objects, DesiredSetup { config, settings, profile, addresses })?;
     let known = Known::of(&desired, profile)?;
-    let compared = each_family(&plane, (config, settings), &desired, |family, engine, delta| {
+    let compared = each_family(&plane, &Family::ALL, (config, settings), &desired, |family, engine, delta| {
         let in_family = known.family(family);
         let expected = Expected::new(in_family, profile);
         compare(engine, delta, &sampled(&in_family.services, *sample), (in_family, &expected, &desired.addresses))
@@ -107,10 +107,10 @@ fn compare(
     (in_family, expected, addresses): (&InFamily<'_>, &Expected<'_>, &[IpAddr]),
 ) -> Result<Compared, CommitError> {
     let mut compared = Compared { services: services.len(), ..Compared::default() };
-    engine.trace(&mut |verdict| {
+    engine.trace(&mut |tracer| {
         for state in services {
             for packet in packets::of(state, in_family, addresses) {
-                let (actual, expected) = (verdict(&packet), expected.verdict(&packet));
+                let (actual, expected) = (tracer.verdict(&packet), expected.verdict(&packet));
                 compared.note(&state.name, Difference { packet, actual, expected });
             }
         }

@@ -1,4 +1,4 @@
-//! `kube-proxy verify` in mode ipvs: nothing differs after a run, a server that is gone does.
+//! `kube-proxy verify` and `trace` in mode ipvs: nothing differs after a run, a server that is gone does.
 
 use ferry_lab::objects::at_cluster_ip;
 use ferry_lab::{Family, Manifests, Place, Service, Stage};
@@ -6,9 +6,13 @@ use ferry_lab::{Family, Manifests, Place, Service, Stage};
 use crate::support::{run_to_end, stage};
 
 fn verify(stage: &Stage<'_>) -> (Option<i32>, String) {
+    inspect(stage, &["verify"])
+}
+
+fn inspect(stage: &Stage<'_>, asked: &[&str]) -> (Option<i32>, String) {
     let (config, manifests) = (stage.folder().join("config.yaml"), stage.folder().join("manifests"));
     let (config, manifests) = (config.display().to_string(), manifests.display().to_string());
-    let (status, text) = run_to_end(stage.lab, &["verify", "--config", &config, "--manifests", &manifests]);
+    let (status, text) = run_to_end(stage.lab, &[asked, &["--config", &config, "--manifests", &manifests]].concat());
     (status.code(), text)
 }
 
@@ -26,9 +30,14 @@ fn a_server_that_is_gone_is_named() {
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("IPv4 in mode ipvs: all ") && text.contains("IPv6 in mode ipvs: all "), "{text}");
     let gone = at_cluster_ip(Family::V4, 60);
+    let connection = format!("{} -> {gone}", Place::PodA.address(Family::V4));
+    let (code, text) = inspect(&stage, &["trace", &connection]);
+    assert!(code == Some(0) && text.contains(&format!("  virtual server TCP {gone} rr\n    destination ")), "{text}");
     stage.node().sh("ipvsadm", &["-D", "-t", &gone.to_string()]);
     let (code, text) = verify(&stage);
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("  service demo/web: ") && text.contains(&format!("-> {gone}/TCP: ")), "{text}");
     assert!(text.contains("    a run would create "), "{text}");
+    let (code, text) = inspect(&stage, &["trace", &connection]);
+    assert!(code == Some(2) && text.contains(&format!("\na run would create virtual server TCP {gone} ")), "{text}");
 }

@@ -25,5 +25,6 @@ mod restart;
 mod snapshot;
 mod sources;
 mod support;
+mod trace;
 mod userspace;
 mod verify;
