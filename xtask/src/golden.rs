@@ -21,7 +21,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     for package in compared {
         command.args(["--package", &package.name]);
     }
-    command.args(["--no-fail-fast", "--test", "cases"]);
+    command.args(["--no-fail-fast", "--test", "suite", "--", "cases::"]);
     if accept {
         command.env("FERRY_ACCEPT", "1");
     }

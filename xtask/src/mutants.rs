@@ -54,20 +54,8 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
 ];
 
 /// The tests of planes that need no kernel.
-const TESTS_OF_PLANES: &[&str] = &[
-    "--lib",
-    "--test",
-    "cases",
-    "--test",
-    "clusters",
-    "--test",
-    "costs",
-    "--test",
-    "history",
-    "--",
-    "--skip",
-    "the_kernel_takes",
-];
+const TESTS_OF_PLANES: &[&str] =
+    &["--lib", "--test", "suite", "--", "--skip", "the_kernel_takes", "--skip", "twins::", "--skip", "upstream::"];
 
 /// The packages whose tests run for the mutants of [`RULESET`]: also those of the mode that uses all of it.
 const TESTS_OF_RULESET: &str = "ferry-ruleset,ferry-plane-nftables";

@@ -1,7 +1,7 @@
 //! Case folders: objects, Node and configuration in, `want.model` out, and `want.model-ipvs` where annotations about balancing
 //! are what the case is about.
 //!
-//! `FERRY_ACCEPT=1 cargo test -p ferry-model --test cases` writes the model's decisions; review the diff like code.
+//! `FERRY_ACCEPT=1 cargo test -p ferry-model --test suite cases::` writes the model's decisions; review the diff like code.
 
 use ferry_conformance::{Case, golden};
 use ferry_model::Profile;

@@ -1,9 +1,7 @@
 //! The cost of a repair in this mode.
 
-mod mode;
-
+use crate::mode::ThisMode;
 use ferry_conformance::costs;
-use mode::ThisMode;
 
 #[test]
 fn a_repair_of_one_key_compiles_few_units() {

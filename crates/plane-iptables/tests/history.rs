@@ -1,11 +1,9 @@
 //! This mode's objects on a kernel in memory: any history of added, changed and deleted services, of faults, lost objects and
 //! changed contexts ends in the objects of one full build, and no step refers to a missing object.
 
-mod mode;
-
+use crate::mode::ThisMode;
 use ferry_conformance::history;
 use ferry_plane::Object;
-use mode::ThisMode;
 
 #[test]
 fn any_history_ends_in_the_objects_of_one_full_build() {

@@ -2,15 +2,13 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panic")]
 
-mod mode;
-
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::mode::ThisMode;
 use ferry_api::object::Family;
 use ferry_conformance::{Case, Decided};
 use ferry_lab::iptables::left_by_upstream;
 use ferry_plane_iptables::{Features, Iptables, render};
-use mode::ThisMode;
 
 /// The rules of each chain of each table.
 type Chains = BTreeMap<(String, String), Vec<String>>;

@@ -1,12 +1,10 @@
 //! The case folders in this mode: golden objects, and for each case and each packet of the matrix the verdict of the rules is the
 //! model's. `cargo xt vm` proves them with packets.
 //!
-//! `FERRY_ACCEPT=1 cargo test -p ferry-plane-ipvs --test cases` writes the expected files; review the diff like code.
+//! `FERRY_ACCEPT=1 cargo test -p ferry-plane-ipvs --test suite cases::` writes the expected files; review the diff like code.
 
-mod mode;
-
+use crate::mode::ThisMode;
 use ferry_conformance::cases;
-use mode::ThisMode;
 
 #[test]
 fn the_rulesets_are_what_each_case_wants() {

@@ -2,17 +2,15 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
-mod mode;
-
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use crate::mode::ThisMode;
 use ferry_api::object::Family;
 use ferry_conformance::{Case, Decided};
 use ferry_plane_ipvs::names::DEVICE;
 use ferry_plane_ipvs::object::Lifetime;
 use ferry_plane_ipvs::{Ipvs, IpvsObject, Pings};
-use mode::ThisMode;
 
 /// Lines in which both differ: upstream's, Ferry's, and the reason. `*` stands for each address of the family.
 const DIFFERS: [(&str, &str, &str); 2] = [

@@ -1,20 +1,18 @@
 //! The case folders in this mode: golden rulesets, each accepted unchanged by the kernel, and for each case and each packet of
 //! the matrix the verdict of the rules is the model's.
 //!
-//! `FERRY_ACCEPT=1 cargo test -p ferry-plane-nftables --test cases` writes the rulesets; review the diff like code.
+//! `FERRY_ACCEPT=1 cargo test -p ferry-plane-nftables --test suite cases::` writes the rulesets; review the diff like code.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-mod mode;
-
 use std::time::Instant;
 
+use crate::mode::ThisMode;
 use ferry_api::object::Family;
 use ferry_conformance::{Decided, cases};
 use ferry_kernel::netns::Namespace;
 use ferry_plane::{Delta, Extent, Kernel, SyncEngine};
 use ferry_plane_nftables::{NftObject, NftablesCommitLock, engine};
-use mode::ThisMode;
 
 #[test]
 fn the_rulesets_are_what_each_case_wants() {

@@ -1,10 +1,8 @@
 //! Random plausible clusters in this mode: the compiled objects give every packet the model's verdict, and any history, resolved
 //! event by event and placed slot by slot, ends in the objects of one full build.
 
-mod mode;
-
+use crate::mode::ThisMode;
 use ferry_conformance::{clusters, shapes, transitions};
-use mode::ThisMode;
 
 #[test]
 fn the_rules_do_what_the_model_decides() {

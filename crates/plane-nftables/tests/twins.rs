@@ -4,10 +4,9 @@
 
 #![expect(clippy::indexing_slicing, reason = "a test fails by panic")]
 
-mod mode;
-
 use std::time::Instant;
 
+use crate::mode::ThisMode;
 use ferry_api::object::Family;
 use ferry_conformance::memory::half_way;
 use ferry_conformance::states::pool;
@@ -19,7 +18,6 @@ use ferry_plane::memory::{Failing, Fault, MemoryKernel, Side};
 use ferry_plane::{Delta, SyncEngine};
 use ferry_plane_nftables::object::{ElementKey, Value};
 use ferry_plane_nftables::{NftKey, NftObject, Nftables};
-use mode::ThisMode;
 use proptest::prelude::*;
 
 /// The endpoints of a service.

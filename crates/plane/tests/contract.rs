@@ -1,25 +1,15 @@
 //! The engine's use of modes and kernels: modes that answer only some questions or have objects that stay, and a kernel that isn't
 //! ready at first.
 
-#![expect(
-    clippy::disallowed_methods,
-    clippy::panic,
-    clippy::indexing_slicing,
-    dead_code,
-    reason = "a test may look at the clock, to have a first instant, and fail by panic; it needs a part of the toy"
-)]
-
-mod toy;
-
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use crate::toy::world::World;
+use crate::toy::{Toy, ToyCompile, ToyKey};
 use ferry_model::{Context, Profile};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::MemoryKernel;
 use ferry_plane::{Batch, CommitError, CommitFailure, Compile, Drift, Extent, Kernel, Next, SyncEngine, Unit};
-use toy::world::World;
-use toy::{Toy, ToyCompile, ToyKey};
 
 /// A mode whose units can't be asked for what they want.
 #[derive(Debug)]
@@ -27,14 +17,14 @@ struct Unasked;
 
 impl Compile for Unasked {
     type Object = Toy;
-    type Hint = toy::ToyHint;
+    type Hint = crate::toy::ToyHint;
     const PROFILE: Profile = Profile::NFTABLES;
 
     fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<Toy>) {
         ToyCompile.compile(context, unit, out);
     }
 
-    fn hints(&self, key: &ToyKey, hints: &mut Vec<toy::ToyHint>) {
+    fn hints(&self, key: &ToyKey, hints: &mut Vec<crate::toy::ToyHint>) {
         ToyCompile.hints(key, hints);
     }
 }
@@ -59,7 +49,7 @@ struct Guarded;
 
 impl Compile for Guarded {
     type Object = Toy;
-    type Hint = toy::ToyHint;
+    type Hint = crate::toy::ToyHint;
     const PROFILE: Profile = Profile::NFTABLES;
 
     fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<Toy>) {

@@ -1,26 +1,16 @@
 //! The cost of a repair: it compiles the units that may own the damaged object, and few others.
 
-#![expect(
-    clippy::disallowed_methods,
-    clippy::indexing_slicing,
-    clippy::panic,
-    dead_code,
-    reason = "a test may look at the clock, to have a first instant, and fail by panic; it needs a part of the toy"
-)]
-
-mod toy;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use crate::toy::world::World;
+use crate::toy::{Toy, ToyCompile, ToyHint, ToyKey, base, context, service};
 use ferry_conformance::costs::compiled_to_repair;
 use ferry_model::{Context, Profile};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::MemoryKernel;
 use ferry_plane::{Compile, Delta, SyncEngine, Unit, UnitId};
-use toy::world::World;
-use toy::{Toy, ToyCompile, ToyHint, ToyKey, base, context, service};
 
 /// Counts the changes that are compiled as such, where a mode may leave out what is equal on both sides.
 #[derive(Debug, Default)]

@@ -1,26 +1,16 @@
 //! The engine on a kernel in memory: any history of deltas, faults, foreign changes and context changes ends in the
 //! state of one full build, and at no step an object refers to a missing one.
 
-#![expect(
-    clippy::disallowed_methods,
-    clippy::panic,
-    clippy::indexing_slicing,
-    dead_code,
-    reason = "a test may look at the clock, to have a first instant, and fail by panic; it needs a part of the toy"
-)]
-
-mod toy;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::toy::world::{Change, World, changes};
+use crate::toy::{Toy, ToyCompile, ToyKey, base, context, served, service};
 use ferry_conformance::memory::{half_way, settle};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Failing, Fault, MemoryKernel, Side};
 use ferry_plane::{CommitError, Delta, Extent, SyncEngine, UnitId};
 use proptest::prelude::*;
-use toy::world::{Change, World, changes};
-use toy::{Toy, ToyCompile, ToyKey, base, context, served, service};
 
 type ToyEngine = Engine<ToyCompile, MemoryKernel<Toy>>;
 

@@ -1,23 +1,13 @@
 //! Commits that fail half-way: objects from before stay, other units are still committed, and the remains are not taken for
 //! foreign changes.
 
-#![expect(
-    clippy::disallowed_methods,
-    clippy::indexing_slicing,
-    clippy::panic,
-    dead_code,
-    reason = "a test may look at the clock, to have a first instant, and fail by panic; it needs a part of the toy"
-)]
-
-mod toy;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::toy::{Toy, ToyCompile, ToyKey, base, context, served, service};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Failing, Fault, MemoryKernel};
 use ferry_plane::{Delta, SyncEngine, Unit, UnitId};
-use toy::{Toy, ToyCompile, ToyKey, base, context, served, service};
 
 type ToyEngine = Engine<ToyCompile, MemoryKernel<Toy>>;
 

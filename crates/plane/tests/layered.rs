@@ -1,21 +1,13 @@
 //! Three kernels under one engine, each with faults of its own: any history ends in the state of one full build, and at no
 //! step an object refers to one that is missing, in whatever layer.
 
-#![expect(
-    clippy::disallowed_methods,
-    clippy::indexing_slicing,
-    clippy::panic,
-    dead_code,
-    reason = "a test may look at the clock, to have a first instant, and fail by panic; it needs a part of the toy"
-)]
-
-mod toy;
-
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use crate::toy::world::{Change, World, changes};
+use crate::toy::{Toy, ToyCompile, ToyKey, served};
 use ferry_conformance::memory::{half_way, rest};
 use ferry_plane::engine::Engine;
 use ferry_plane::layered::{Layer, Layered};
@@ -25,8 +17,6 @@ use ferry_plane::{
     UnitId,
 };
 use proptest::prelude::*;
-use toy::world::{Change, World, changes};
-use toy::{Toy, ToyCompile, ToyKey, served};
 
 /// One layer: a view on a memory that all share, so that references between layers are checked, with faults of its own.
 #[derive(Clone)]
@@ -253,14 +243,14 @@ fn layers_learn_the_objects_of_units_in_force() {
     let mut engine = Engine::new(ToyCompile, layered(&views));
     let learned = |view: &View| std::mem::take(&mut *locked(&view.acknowledged));
     let web = |port_name: &str, endpoints: &[u8]| {
-        let (name, unit) = toy::service(1, &[1], endpoints);
+        let (name, unit) = crate::toy::service(1, &[1], endpoints);
         let Some(Unit::Service(mut state)) = unit else { panic!("a service") };
         state.ports[0].name = port_name.into();
         (UnitId::Service(name), Some(Arc::new(Unit::Service(state))))
     };
-    let base = (UnitId::Base, Some(Arc::new(toy::base())));
+    let base = (UnitId::Base, Some(Arc::new(crate::toy::base())));
     let frontend = |endpoint| vec![Toy::Frontend { vip: 1, slots: vec![endpoint] }];
-    engine.offer(Delta { context: Some(Arc::new(toy::context(1))), units: [base, web("http", &[5])].into() });
+    engine.offer(Delta { context: Some(Arc::new(crate::toy::context(1))), units: [base, web("http", &[5])].into() });
     assert!(engine.sync(now).error.is_none());
     assert_eq!(learned(&views[2]), frontend(5), "at the start");
     assert_eq!(learned(&views[0]), [Toy::Base], "each layer its own");

@@ -2,26 +2,16 @@
 //! several of them perhaps as one. They end in the same state without contested objects, and here, where a frontend is one
 //! object, without a repair. Damage by a third program is repaired meanwhile.
 
-#![expect(
-    clippy::disallowed_methods,
-    clippy::indexing_slicing,
-    clippy::panic,
-    dead_code,
-    reason = "a test may look at the clock, to have a first instant, and fail by panic; it needs a part of the toy"
-)]
-
-mod toy;
-
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::toy::{Toy, ToyCompile, ToyKey, base, context, service};
 use ferry_conformance::memory::half_way;
 use ferry_conformance::twin::{Schedule, Timing, Twin, at, there, timing};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Failing, Fault, MemoryKernel, Side};
 use ferry_plane::{Delta, SyncEngine, UnitId};
 use proptest::prelude::*;
-use toy::{Toy, ToyCompile, ToyKey, base, context, service};
 
 /// Endpoints of one of three services.
 type Change = (Timing, u8, Vec<u8>);

@@ -1,22 +1,12 @@
 //! Pauses of the engine: the retries of rejected units and after failed turns, and the events that end a pause early.
 
-#![expect(
-    clippy::disallowed_methods,
-    clippy::indexing_slicing,
-    clippy::panic,
-    dead_code,
-    reason = "a test may look at the clock, to have a first instant, and fail by panic; it needs a part of the toy"
-)]
-
-mod toy;
-
 use std::time::{Duration, Instant};
 
+use crate::toy::world::World;
+use crate::toy::{Toy, ToyCompile, ToyKey};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Failing, Fault, MemoryKernel, Side};
 use ferry_plane::{CommitError, Next, SyncEngine, UnitId};
-use toy::world::World;
-use toy::{Toy, ToyCompile, ToyKey};
 
 type ToyEngine = Engine<ToyCompile, MemoryKernel<Toy>>;
 
