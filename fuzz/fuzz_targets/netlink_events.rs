@@ -1,7 +1,7 @@
-//! Fuzzes the decoder of nf_tables notifications.
+//! Fuzzes the decoders of nf_tables notifications: of changes, and of what packets meet.
 #![no_main]
 
-use ferry_kernel::nft::{Changed, Notice, decode_events};
+use ferry_kernel::nft::{Changed, Notice, decode_events, decode_traces};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|datagram: &[u8]| {
@@ -16,4 +16,7 @@ fuzz_target!(|datagram: &[u8]| {
     });
     // each element consumes bytes of the datagram
     assert!(elements_seen <= datagram.len());
+    let mut traces_seen = 0;
+    let _ = decode_traces(datagram, &mut |_| traces_seen += 1);
+    assert!(traces_seen <= datagram.len());
 });

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use ferry_api::object::Family;
 use ferry_kernel::nft::{Hook, Verdict as Go};
 use ferry_model::{Packet, Snat, Verdict};
-use ferry_plane::{Trace, Traced, Way};
+use ferry_plane::{Trace, Traced, Way, Words};
+use ferry_ruleset::Rules;
 use ferry_ruleset::table::{SetName, TableObject, Vocabulary as _};
 use ferry_ruleset::trace::{Data, End, Walk, World};
 
@@ -27,6 +28,14 @@ struct Tracer<'a> {
 impl Trace for Ipvs {
     fn tracer<'a>(&self, objects: &'a [IpvsObject]) -> Box<dyn ferry_plane::Tracer + 'a> {
         Box::new(Tracer::new(self.family(), objects))
+    }
+
+    fn words(&self, objects: &[IpvsObject]) -> Words {
+        let chains = objects.iter().filter_map(|object| match object {
+            IpvsObject::Table(TableObject::Chain(_, rules)) => Some(rules),
+            IpvsObject::Table(_) | IpvsObject::Server(..) | IpvsObject::Address(..) => None,
+        });
+        chains.flat_map(Rules::words).collect()
     }
 }
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use ferry_api::object::Family;
 use ferry_kernel::nft::{Hook, Verdict as Go};
 use ferry_model::{Endpoint, Packet, Snat, Verdict};
-use ferry_plane::{Trace, Traced, Way};
-use ferry_ruleset::fields;
+use ferry_plane::{Trace, Traced, Way, Words};
 use ferry_ruleset::trace::{Data, End, Walk, World};
+use ferry_ruleset::{Rules, fields};
 
 use crate::compile::Nftables;
 use crate::names::SetName;
@@ -21,6 +21,14 @@ struct Tracer<'a>(World<'a>);
 impl Trace for Nftables {
     fn tracer<'a>(&self, objects: &'a [NftObject]) -> Box<dyn ferry_plane::Tracer + 'a> {
         Box::new(Tracer::new(self.family(), objects))
+    }
+
+    fn words(&self, objects: &[NftObject]) -> Words {
+        let chains = objects.iter().filter_map(|object| match object {
+            NftObject::Chain(_, rules) => Some(rules),
+            NftObject::Table(_) | NftObject::Set(_) | NftObject::Ranges(..) | NftObject::Element(..) => None,
+        });
+        chains.flat_map(Rules::words).collect()
     }
 }
 

@@ -54,7 +54,7 @@ pub use failure::{Applied, CommitError, CommitFailure, Refusal};
 pub use ferry_api::object::ObjectName;
 pub use outcome::{Acknowledged, Next, Outcome};
 pub use plan::Plan;
-pub use way::{Step, Traced, Tracer, Way};
+pub use way::{Step, Traced, Tracer, Way, Words};
 
 /// The grain of change, error and quarantine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -194,6 +194,12 @@ pub trait Compile {
 pub trait Trace: Compile {
     /// Prepares these objects, all of one family, for many packets.
     fn tracer<'a>(&self, objects: &'a [Self::Object]) -> Box<dyn Tracer + 'a>;
+
+    /// The texts of these objects' rules, for modes whose rules the kernel can report.
+    fn words(&self, objects: &[Self::Object]) -> Words {
+        let _ = objects;
+        Words::new()
+    }
 }
 
 /// An engine that shows what is in the kernel.
@@ -204,6 +210,9 @@ pub trait Inspector: SyncEngine {
     /// # Errors
     /// If they can't be read back.
     fn trace(&mut self, see: &mut dyn FnMut(&dyn Tracer)) -> Result<(), CommitError>;
+
+    /// The texts of the rules that were offered.
+    fn words(&self) -> Words;
 }
 
 /// The state before a change, for [`Compile::place`].

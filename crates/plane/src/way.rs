@@ -1,5 +1,6 @@
 //! The way of a packet through a mode's objects: for people, who see which object led it where.
 
+use std::collections::HashMap;
 use std::fmt::Display;
 
 use ferry_model::{Packet, Verdict};
@@ -16,6 +17,9 @@ pub struct Step {
 /// The way of a packet so far. Its steps are kept only if they are recorded: most packets are traced for their verdict alone.
 #[derive(Clone, Debug, Default)]
 pub struct Way(Option<Vec<Step>>);
+
+/// The compiler's text of what the kernel reports by its content alone, such as a rule, by the text that this has otherwise.
+pub type Words = HashMap<String, String>;
 
 /// What objects do with a packet.
 #[derive(Clone, Debug)]

@@ -21,6 +21,14 @@ pub struct Rule {
 
 // === impl Rules ===
 
+impl Rules {
+    /// The text of each rule, by that of its expressions.
+    pub fn words(&self) -> impl Iterator<Item = (String, String)> {
+        let worded = self.0.iter().filter(|rule| !rule.text.is_empty());
+        worded.map(|rule| (nft::expressions_text(&rule.exprs), rule.text.clone()))
+    }
+}
+
 impl PartialEq for Rules {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
@@ -62,12 +70,6 @@ impl PartialOrd for Rule {
 /// Its text, or its expressions in brackets if it was read back.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.text.is_empty() {
-            return f.write_str(&self.text);
-        }
-        for (index, expr) in self.exprs.iter().enumerate() {
-            write!(f, "{}[{expr}]", if index == 0 { "" } else { " " })?;
-        }
-        Ok(())
+        if self.text.is_empty() { f.write_str(&nft::expressions_text(&self.exprs)) } else { f.write_str(&self.text) }
     }
 }

@@ -26,6 +26,8 @@ const SYN: u8 = 0x02;
 const IPS_DST_NAT: u32 = 1 << 5;
 /// The kernel's limit of nested jumps (`NFT_JUMP_STACK_SIZE`).
 const DEPTH: usize = 16;
+/// Expressions of other programs' rules that decide nothing.
+const WITHOUT_EFFECT: [&str; 2] = ["counter", "log"];
 /// Bytes of the kernel's registers, from register 8 on.
 const REGISTERS: usize = 64;
 
@@ -79,6 +81,8 @@ pub struct Walk<'a> {
     way: Way,
     /// the elements that the current rule has found, as text
     found: Vec<String>,
+    /// the current rule has an expression that can't be evaluated, and counts as one that doesn't match
+    skipped: bool,
 }
 
 /// The outcome of a chain, or of all chains of a hook.
@@ -185,6 +189,7 @@ impl<'a> Walk<'a> {
             drawn: None,
             way,
             found: Vec::new(),
+            skipped: false,
         }
     }
 
@@ -284,15 +289,26 @@ impl<'a> Walk<'a> {
     fn rule(&mut self, rule: &Rule, depth: usize) -> Option<Step> {
         self.registers = [0; REGISTERS];
         self.found.clear();
-        let mut end = None;
-        for expr in &rule.exprs {
-            end = self.expr(expr)?;
+        self.skipped = false;
+        let end = self.exprs(&rule.exprs);
+        if end.is_some() {
+            self.note(rule, depth);
+        } else if self.skipped {
+            self.way.step(depth + 1, format_args!("not evaluated, as if it didn't match: {rule}"));
+        }
+        end.flatten()
+    }
+
+    /// Runs the expressions of a rule: the outer `None` if one doesn't match, the inner one if none has a verdict.
+    #[expect(clippy::option_option, reason = "as `expr`")]
+    fn exprs(&mut self, exprs: &[Expr]) -> Option<Option<Step>> {
+        for expr in exprs {
+            let end = self.expr(expr)?;
             if end.is_some() {
-                break;
+                return Some(end);
             }
         }
-        self.note(rule, depth);
-        end
+        Some(None)
     }
 
     /// Records a rule that matched, and the elements that it found.
@@ -315,7 +331,11 @@ impl<'a> Walk<'a> {
                 let value = self.meta(*key)?;
                 self.store(dreg.0, &value);
             }
-            Expr::SetMeta { sreg, .. } => self.mark = u32::from_ne_bytes(self.load(sreg.0, 4).try_into().ok()?),
+            Expr::SetMeta { key: MetaKey::Mark, sreg } => {
+                self.mark = u32::from_ne_bytes(self.load(sreg.0, 4).try_into().ok()?);
+            }
+            // A report of its way changes nothing; the kernel refuses to set the others.
+            Expr::SetMeta { .. } => {}
             Expr::Cmp { sreg, op, data } => {
                 let equal = self.load(sreg.0, data.len()) == *data;
                 return (equal == (*op == CmpOp::Eq)).then_some(None);
@@ -353,7 +373,11 @@ impl<'a> Walk<'a> {
             }
             Expr::RejectTcpReset | Expr::RejectIcmp { .. } => return Some(Some(Step::End(End::Reject))),
             Expr::Verdict(go) => return Some(Some(Step::Go(go.clone()))),
-            Expr::Opaque { .. } => return None,
+            Expr::Opaque { name, .. } if WITHOUT_EFFECT.contains(&name.as_str()) => {}
+            Expr::Opaque { .. } => {
+                self.skipped = true;
+                return None;
+            }
         }
         Some(None)
     }
@@ -416,7 +440,7 @@ impl<'a> Walk<'a> {
             }
             // Unknown: no interface by name, and never loopback.
             MetaKey::OifName => vec![0; 16],
-            MetaKey::NfProto => return None,
+            MetaKey::NfTrace | MetaKey::NfProto => return None,
         })
     }
 

@@ -28,7 +28,7 @@ pub use reader::{Attribute, Attributes, Malformed, Message, Messages};
 pub use session::{Answer, End, Interrupted, Objects, Requests, Session, Unanswered};
 pub use socket::Socket;
 pub use transport::Transport;
-pub use wait::wait_readable;
+pub use wait::{wait_readable, wait_readable_for};
 pub use writer::{MessageMark, NestMark, Writer};
 
 /// Bytes of a message header.

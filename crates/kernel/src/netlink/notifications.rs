@@ -81,8 +81,20 @@ impl<T: Transport> Notifications<T> {
     /// # Errors
     /// The system's, an overrun excepted.
     pub fn read(&mut self, each: &mut dyn FnMut(&[u8]) -> Result<(), Malformed>) -> io::Result<Overrun> {
+        self.read_some(usize::MAX, each)
+    }
+
+    /// As [`Notifications::read`], but no more than so many datagrams.
+    ///
+    /// # Errors
+    /// The system's, an overrun excepted.
+    pub fn read_some(
+        &mut self,
+        datagrams: usize,
+        each: &mut dyn FnMut(&[u8]) -> Result<(), Malformed>,
+    ) -> io::Result<Overrun> {
         let mut overrun = Overrun(false);
-        loop {
+        for _ in 0..datagrams {
             match self.transport.receive(&mut self.datagram) {
                 Ok(false) => return Ok(overrun),
                 Ok(true) => overrun.0 |= each(&self.datagram).is_err(),
@@ -91,6 +103,7 @@ impl<T: Transport> Notifications<T> {
                 Err(error) => return Err(error),
             }
         }
+        Ok(overrun)
     }
 }
 
@@ -142,6 +155,20 @@ mod tests {
         assert_eq!((seen, overrun.unwrap()), (vec![b"a".to_vec(), b"b".to_vec()], Overrun(false)));
         let (seen, overrun) = read([]);
         assert_eq!((seen, overrun.unwrap()), (vec![], Overrun(false)));
+    }
+
+    #[test]
+    fn reading_some_leaves_the_rest() {
+        let mut notifications = Notifications::new(Scripted(vec![datagram("b"), datagram("a")]));
+        for wanted in [&["a"][..], &["b"], &[]] {
+            let mut seen = Vec::new();
+            let mut see = |datagram: &[u8]| {
+                seen.push(String::from_utf8_lossy(datagram).into_owned());
+                Ok(())
+            };
+            assert_eq!(notifications.read_some(1, &mut see).unwrap(), Overrun(false));
+            assert_eq!(seen, wanted);
+        }
     }
 
     #[test]

@@ -115,6 +115,17 @@ impl Batch {
         self.table = table;
     }
 
+    /// Creates a table that only the committing socket may change, and that the kernel deletes with this socket. Needs Linux 5.12; another
+    /// socket's table of this name is refused (`EPERM`).
+    pub fn add_owned_table(&mut self) {
+        let table = std::mem::take(&mut self.table);
+        self.message(msg::NEW_TABLE, flag::CREATE, |w| {
+            w.text(wire::table::NAME, &table);
+            w.be_u32(wire::table::FLAGS, wire::table::F_OWNER);
+        });
+        self.table = table;
+    }
+
     /// Deletes the table with its content. The table must exist.
     pub fn delete_table(&mut self) {
         let table = std::mem::take(&mut self.table);

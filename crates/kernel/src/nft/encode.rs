@@ -276,6 +276,7 @@ pub(super) const fn meta_key(key: MetaKey) -> u32 {
         MetaKey::Mark => 3,
         MetaKey::IifName => 6,
         MetaKey::OifName => 7,
+        MetaKey::NfTrace => 12,
         MetaKey::NfProto => 15,
         MetaKey::L4Proto => 16,
     }

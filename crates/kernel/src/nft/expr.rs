@@ -45,6 +45,8 @@ pub enum MetaKey {
     IifName,
     /// the name of its output interface, 16 bytes; empty before the packet is routed
     OifName,
+    /// whether the kernel reports what the packet meets, one byte; can only be set
+    NfTrace,
     /// its transport protocol, one byte
     L4Proto,
     /// its family, `NFPROTO_…`, one byte

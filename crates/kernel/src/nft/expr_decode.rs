@@ -117,7 +117,8 @@ fn payload(fields: &Fields<'_>) -> Option<Expr> {
 }
 
 fn meta(fields: &Fields<'_>) -> Option<Expr> {
-    const KEYS: [MetaKey; 5] = [MetaKey::Mark, MetaKey::IifName, MetaKey::OifName, MetaKey::L4Proto, MetaKey::NfProto];
+    const KEYS: [MetaKey; 6] =
+        [MetaKey::Mark, MetaKey::IifName, MetaKey::OifName, MetaKey::NfTrace, MetaKey::L4Proto, MetaKey::NfProto];
     let number = fields.number(expr::meta::KEY)?;
     let key = KEYS.into_iter().find(|key| encode::meta_key(*key) == number)?;
     match (fields.register(expr::meta::DREG), fields.register(expr::meta::SREG)) {

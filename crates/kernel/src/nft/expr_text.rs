@@ -61,11 +61,18 @@ impl fmt::Display for Expr {
     }
 }
 
+/// The text of a rule's expressions, each in brackets.
+pub fn expressions_text(exprs: &[Expr]) -> String {
+    let texts: Vec<String> = exprs.iter().map(|expr| format!("[{expr}]")).collect();
+    texts.join(" ")
+}
+
 fn meta_word(key: MetaKey) -> &'static str {
     match key {
         MetaKey::Mark => "mark",
         MetaKey::IifName => "iifname",
         MetaKey::OifName => "oifname",
+        MetaKey::NfTrace => "nftrace",
         MetaKey::L4Proto => "l4proto",
         MetaKey::NfProto => "nfproto",
     }
@@ -128,17 +135,11 @@ mod tests {
             Expr::Lookup { set: "ips".to_owned(), sreg: reg, dreg: None, invert: true },
             Expr::Verdict(Verdict::Goto("web".to_owned())),
         ];
-        let text: Vec<String> = rule.iter().map(ToString::to_string).collect();
+        let text = expressions_text(&rule);
         assert_eq!(
             text,
-            [
-                "reg8 = 4 bytes of the network header from 16 on",
-                "reg8 = (reg8 & 0xff00) ^ 0x0001",
-                "reg8 != 0x0a60",
-                "verdict of reg8 in @ips",
-                "reg8 not in @ips",
-                "goto web",
-            ]
+            "[reg8 = 4 bytes of the network header from 16 on] [reg8 = (reg8 & 0xff00) ^ 0x0001] [reg8 != 0x0a60] \
+             [verdict of reg8 in @ips] [reg8 not in @ips] [goto web]"
         );
     }
 }

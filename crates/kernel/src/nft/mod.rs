@@ -1,5 +1,5 @@
 //! nf_tables: typed objects, transactions that write them, a socket that reads them back, and notifications: a monitor of all
-//! changes, and a listener that separates foreign changes from those of this process.
+//! changes, a listener that separates foreign changes from those of this process, and reports of what the packets of a flow meet.
 //!
 //! Layouts and numbers are those of `linux/netfilter/nf_tables.h`. Only objects that this program writes are typed; all other
 //! objects are decoded as [`Expr::Opaque`], [`ChainKind::Other`] or [`OwnedData::Other`], so that a comparison with the desired
@@ -14,11 +14,13 @@ mod event;
 mod expr;
 mod expr_decode;
 mod expr_text;
+mod flow_trace;
 mod listener;
 mod monitor;
 mod object;
 mod octets;
 mod socket;
+mod trace_event;
 pub mod userdata;
 mod wire;
 
@@ -33,11 +35,14 @@ pub use decode::{
 pub use element::{Element, ElementData, OwnedData, VerdictRef};
 pub use event::{Changed, Event, Notice, decode_events};
 pub use expr::{CmpOp, CtKey, DynsetOp, Expr, FibAddress, MetaKey, PayloadBase, Reg, Verdict};
+pub use expr_text::expressions_text;
+pub use flow_trace::{Flow, FlowTrace};
 pub use listener::{Accounting, Arrivals, ForeignChanges, Listener, Progress};
 pub use monitor::Monitor;
 pub use object::{BaseChain, BaseHook, Chain, ChainKind, Hook, Rule, Set, SetData, SetFlags, Table, TableFamily};
 pub use octets::Octets;
 pub use socket::Socket;
+pub use trace_event::{Headers, Met, TraceEvent, decode_traces};
 
 /// Data types of keys and values. The kernel only stores them; the `nft` tool formats values by them.
 pub mod data_type {

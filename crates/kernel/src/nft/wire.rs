@@ -6,6 +6,8 @@ use crate::netlink::{MessageMark, Writer, nfnetlink};
 const SUBSYSTEM: u8 = 10;
 /// `NFNLGRP_NFTABLES`, nfnetlink's multicast group of nf_tables
 pub(super) const GROUP: u32 = 7;
+/// `NFNLGRP_NFTRACE`, the one of its reports about packets
+pub(super) const TRACE_GROUP: u32 = 9;
 
 pub(super) const BATCH_BEGIN: u16 = 0x10;
 pub(super) const BATCH_END: u16 = 0x11;
@@ -30,6 +32,7 @@ pub(super) mod msg {
     pub(in crate::nft) const DEL_ELEMENT: u8 = 14;
     pub(in crate::nft) const NEW_GENERATION: u8 = 15;
     pub(in crate::nft) const GET_GENERATION: u8 = 16;
+    pub(in crate::nft) const TRACE: u8 = 17;
     pub(in crate::nft) const NEW_OBJECT: u8 = 18;
     pub(in crate::nft) const DEL_OBJECT: u8 = 20;
     pub(in crate::nft) const NEW_FLOWTABLE: u8 = 22;
@@ -64,6 +67,25 @@ pub(super) mod table {
     pub(in crate::nft) const USERDATA: u16 = 6;
     pub(in crate::nft) const OWNER: u16 = 7;
     pub(in crate::nft) const DORMANT: u32 = 1;
+    /// deleted with the socket that has created it
+    pub(in crate::nft) const F_OWNER: u32 = 2;
+}
+
+/// attributes of reports about packets
+pub(super) mod trace {
+    pub(in crate::nft) const TABLE: u16 = 1;
+    pub(in crate::nft) const CHAIN: u16 = 2;
+    pub(in crate::nft) const RULE_HANDLE: u16 = 3;
+    pub(in crate::nft) const TYPE: u16 = 4;
+    pub(in crate::nft) const VERDICT: u16 = 5;
+    pub(in crate::nft) const ID: u16 = 6;
+    pub(in crate::nft) const NETWORK_HEADER: u16 = 8;
+    pub(in crate::nft) const TRANSPORT_HEADER: u16 = 9;
+    pub(in crate::nft) const POLICY: u16 = 16;
+    /// types
+    pub(in crate::nft) const POLICY_MET: u32 = 1;
+    pub(in crate::nft) const RETURN: u32 = 2;
+    pub(in crate::nft) const RULE: u32 = 3;
 }
 
 /// attributes of chains

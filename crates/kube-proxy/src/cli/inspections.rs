@@ -122,11 +122,28 @@ pub const INSPECTIONS: &[Inspected] = &[
                 "from a pod to a cluster IP",
             ),
             (
+                "kube-proxy trace --config /var/lib/kube-proxy/config.conf --live --seconds 30 \"10.244.1.7 -> 10.96.0.10:53/UDP\"",
+                "what the pod's next packet meets, in other programs' tables too",
+            ),
+            (
                 "kube-proxy trace --config /var/lib/kube-proxy/config.conf --in eth0 \"198.51.100.7 -> 192.0.2.10:30080\"",
                 "from outside to a node port, through the interface eth0",
             ),
         ],
-        flags: &[MODE, DUMP, LOCAL_ADDRESSES, IN, JSON],
+        flags: &[
+            MODE,
+            DUMP,
+            LOCAL_ADDRESSES,
+            IN,
+            own(
+                "live",
+                ValueKind::Bool,
+                "Also watch real packets of the connection: what they meet in nf_tables, of all programs.",
+            ),
+            own("seconds", ValueKind::Int32, "With --live, the longest time to wait for packets; 10 by default."),
+            own("packets", ValueKind::Int32, "With --live, the number of packets to watch; 1 by default."),
+            JSON,
+        ],
     },
     Inspected {
         inspection: Inspection::Verify,

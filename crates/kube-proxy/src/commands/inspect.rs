@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use ferry_api::wire::address::parse_ip;
@@ -16,11 +17,18 @@ use crate::inspect::{
     TraceRequest, VerifyRequest, explain, plan, render, service_name, trace, verify,
 };
 use crate::logging;
+use crate::platform::Limits;
 
 /// The value of `--local-addresses` for those of this machine.
 const OF_MACHINE: &str = "machine";
 /// The exit code where the kernel differs from what it should be.
 const DIFFERS: u8 = 2;
+/// How long `trace --live` waits for packets, and for how many.
+const LIVE_SECONDS: u64 = 10;
+const LIVE_PACKETS: u64 = 1;
+/// The most that can be asked for: all ways are kept until the end.
+const MOST_SECONDS: u64 = 3600;
+const MOST_PACKETS: u64 = 1000;
 
 /// The output of a subcommand, and its exit code; `asked` are its arguments.
 ///
@@ -59,7 +67,8 @@ pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyh
         Inspection::Trace => {
             let interface = flags.path("in").map(str::to_owned);
             let connection = Connection { interface, ..asked.parse()? };
-            let request = TraceRequest { config, settings, addresses, connection, json };
+            let live = live(flags)?;
+            let request = TraceRequest { config, settings, addresses, connection, live, json };
             Ok(compared(trace(objects(flags, &configured, settings)?, &request)?))
         }
         Inspection::Verify => {
@@ -74,8 +83,13 @@ pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyh
     }
 }
 
-fn compared(Comparison { text, differs }: Comparison) -> (String, ExitCode) {
-    (text, if differs { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS })
+fn compared(Comparison { text, differs, failed }: Comparison) -> (String, ExitCode) {
+    let code = match (failed, differs) {
+        (true, _) => ExitCode::FAILURE,
+        (false, true) => ExitCode::from(DIFFERS),
+        (false, false) => ExitCode::SUCCESS,
+    };
+    (text, code)
 }
 
 /// The number of Services to compare; `None` for all.
@@ -88,6 +102,24 @@ fn sample(flags: &Flags) -> anyhow::Result<Option<usize>> {
         Ok(number) if number > 0 => Ok(Some(number)),
         Ok(_) | Err(_) => bail!("--sample {number}: give a number of Services from 1 on"),
     }
+}
+
+/// The limits of watching packets; `None` unless it is asked for.
+fn live(flags: &Flags) -> anyhow::Result<Option<Limits>> {
+    let number = |flag: &'static str, default, most| match flags.number(flag).map(u64::try_from) {
+        None => Ok(default),
+        Some(Ok(number)) if (1..=most).contains(&number) => Ok(number),
+        Some(_) => bail!("--{flag}: give a number from 1 to {most}"),
+    };
+    let seconds = number("seconds", LIVE_SECONDS, MOST_SECONDS)?;
+    let packets = number("packets", LIVE_PACKETS, MOST_PACKETS)?;
+    if !flags.is_true("live") {
+        if let Some(flag) = ["seconds", "packets"].into_iter().find(|flag| flags.number(flag).is_some()) {
+            bail!("--{flag} is about watching packets: give --live, too");
+        }
+        return Ok(None);
+    }
+    Ok(Some(Limits { time: Duration::from_secs(seconds), packets: usize::try_from(packets)? }))
 }
 
 /// The objects of a dump, or of the source of a run.

@@ -45,7 +45,7 @@ pub(super) fn each_family<T>(
     if let [(_, Err(first)), rest @ ..] = &shown[..]
         && rest.iter().all(|(_, one)| one.is_err())
     {
-        bail!("mode {} can't be compared on this machine: {first}", plane.mode);
+        bail!("mode {} can't be looked at on this machine: {first}", plane.mode);
     }
     Ok(shown)
 }

@@ -48,7 +48,7 @@ pub fn plan(objects: Objects, request: &PlanRequest<'_>) -> anyhow::Result<Compa
     } else {
         comparison::text(mode, &plans, |plan| format!("{}\n{}", summary(plan), details(plan)))
     };
-    Ok(Comparison { text, differs })
+    Ok(Comparison { text, differs, failed: comparison::failed(&plans) })
 }
 
 /// The numbers of changes, and of equal and differing Services.

@@ -4,6 +4,7 @@
 mod directory;
 mod figures;
 mod files;
+mod flow;
 mod folders;
 mod program;
 
@@ -26,6 +27,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 pub use directory::DirectoryWatch;
 pub use figures::process_figures;
 pub use files::{change_times, identity, is_at, make_private, sync_folder};
+pub use flow::watch_flow;
 pub use folders::FolderWatch;
 pub use program::{
     HandedOver, IS_REPLACEABLE, OpenSocket, Recording, Samples, hand_over_memory, handed_over, lacks_subsystem,

@@ -1,5 +1,5 @@
 //! The operating system: the machine's name and addresses, this process's limits, figures and signals, files and their
-//! notifications, the parameters of connection tracking, and the service manager. Linux and Windows have a file each, and a folder of
+//! notifications, the parameters of connection tracking, what packets meet, and the service manager. Linux and Windows have a file each, and a folder of
 //! that name; `cargo xt layers` finds calls of either elsewhere.
 
 mod figures;
@@ -13,18 +13,21 @@ mod signals;
 pub mod supervisor;
 #[cfg(target_os = "linux")]
 mod tracking;
+mod watched;
 #[cfg(windows)]
 mod windows;
 
 pub use figures::ProcessFigures;
 pub use notice::Notice;
+pub use watched::{Fate, Limits, Watched, WatchedPacket};
 
 #[cfg(target_os = "linux")]
 pub use linux::{
     DirectoryWatch, FolderWatch, HandedOver, IS_REPLACEABLE, OpenSocket, Recording, Samples, addresses, change_times,
     follow_addresses, hand_over_memory, handed_over, host_name, identity, is_at, lacks_subsystem, machine_name,
     make_private, memory_maps, mode_of_system, process_figures, raise_open_files, replace_program, require_net_admin,
-    run_program, set_oom_score, share_one_arena, spare_files, supports, sync_folder, trim_memory, why_missing,
+    run_program, set_oom_score, share_one_arena, spare_files, supports, sync_folder, trim_memory, watch_flow,
+    why_missing,
 };
 #[cfg(windows)]
 pub use polling::DirectoryWatch;
@@ -39,5 +42,5 @@ pub use windows::{
     handle_signals, hang_ups, host_name, identity, interface_of_services, is_asked_to_end, is_at, lacks_subsystem,
     machine_name, make_private, memory_maps, mode_of_system, process_figures, raise_open_files, replace_program,
     require_net_admin, run_program, service_addresses, set_connection_tracking, set_oom_score, share_one_arena,
-    spare_files, supervisor, supports, sync_folder, trim_memory, why_missing,
+    spare_files, supervisor, supports, sync_folder, trim_memory, watch_flow, why_missing,
 };

@@ -19,6 +19,8 @@ use ferry_api::config::{Conntrack, MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, MODE
 use ferry_api::object::Family;
 use ferry_kernel::interface::{OwnedAddresses, Record};
 use ferry_kernel::windows::{addresses, machine};
+use ferry_model::Packet;
+use ferry_plane::Words;
 
 pub use ferry_kernel::windows::addresses::IpHelper as ServiceInterfaces;
 
@@ -33,6 +35,7 @@ pub use program::{
 pub use service::{EndingSignal, asked_to_end, run_program};
 
 use crate::input::Input;
+use crate::platform::watched::{Limits, Watched};
 
 /// Interval of looks at the addresses. The system's notifications call a function on a thread of its own, which has no safe
 /// interface; the table is small.
@@ -159,6 +162,11 @@ pub fn raise_open_files() {}
 /// None.
 pub fn spare_files<F>(_file: &F, _reserves: u64) -> io::Result<()> {
     Ok(())
+}
+
+/// Windows reports nothing about packets.
+pub fn watch_flow(_packet: &Packet, _limits: Limits, _words: &Words) -> io::Result<Watched> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "needs nf_tables: see explain"))
 }
 
 /// Windows tracks no connections for the proxy: their parameters are Linux's.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{Engine, KeyOf};
-use crate::{CommitError, Compile, Extent, Inspector, Kernel, Object, Trace, Tracer};
+use crate::{CommitError, Compile, Extent, Inspector, Kernel, Object, Trace, Tracer, Words};
 
 impl<C, K> Inspector for Engine<C, K>
 where
@@ -18,18 +18,26 @@ where
         see(&*self.compile.tracer(&actual));
         Ok(())
     }
+
+    fn words(&self) -> Words {
+        self.compile.words(&self.offered())
+    }
 }
 
 impl<C: Compile, K> Engine<C, K> {
+    /// The objects of pending units.
+    fn offered(&self) -> Vec<C::Object> {
+        let mut offered = Vec::new();
+        if let Some(context) = &self.context {
+            self.pending.values().flatten().for_each(|unit| self.compile.compile(context, unit, &mut offered));
+        }
+        offered
+    }
+
     /// Replaces objects by equal ones of pending units, which know their text where those that were read back don't.
     fn describe(&self, actual: &mut [C::Object]) {
-        let Some(context) = self.context.as_ref().filter(|_| !self.pending.is_empty()) else { return };
-        let mut offered = Vec::new();
-        for unit in self.pending.values().flatten() {
-            self.compile.compile(context, unit, &mut offered);
-        }
         let mut offered: HashMap<KeyOf<C>, C::Object> =
-            offered.into_iter().map(|object| (object.key(), object)).collect();
+            self.offered().into_iter().map(|object| (object.key(), object)).collect();
         for object in actual {
             if let Some(same) = offered.remove(&object.key()).filter(|same| same == object) {
                 *object = same;

@@ -68,6 +68,23 @@ fn first_packets_have_the_original_direction_and_no_icmp_and_leave_by_no_named_i
 }
 
 #[test]
+fn an_unknown_expression_of_another_program_is_passed_over_or_named() {
+    let opaque = |name: &str| Expr::Opaque { name: name.to_owned(), data: Vec::new() };
+    let foreign = |exprs| Rule { exprs, text: String::new() };
+    let mut world = World::new(FAMILY);
+    let tcp = packet(Protocol::Tcp);
+    let drop = |name| foreign(vec![opaque(name), Expr::Verdict(Go::Drop)]);
+    assert_eq!(end_in(&mut world, drop("counter"), &tcp), End::Drop);
+    assert_eq!(end_in(&mut world, drop("limit"), &tcp), End::Accept);
+    let rules = rules([drop("limit")]);
+    world.chain("filter", base(ChainKind::Filter, Hook::Forward, 0), &rules);
+    let mut walk = Walk::new(&world, &tcp, 0, Way::recorded());
+    assert_eq!(walk.hook(Hook::Forward), End::Accept);
+    let way = walk.into_way();
+    assert!(way.steps().last().unwrap().text.starts_with("not evaluated, as if it didn't match: [limit "), "{way:?}");
+}
+
+#[test]
 fn a_lookup_finds_the_whole_key_or_nothing() {
     let sources = Ranges::new(&["192.0.2.0/24".parse().unwrap()]);
     let key = [VIP, &[Field::Source]].concat();

@@ -1,6 +1,7 @@
 //! Objects written to the kernel and read back, each test in a network namespace of its own. Needs root.
 
 mod errors;
+mod flow_trace;
 mod garbage;
 mod listener;
 mod monitor;

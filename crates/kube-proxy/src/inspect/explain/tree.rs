@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::inspect::comparison::printable;
+
 /// The version of the JSON schema.
 const VERSION: u32 = 1;
 /// Red and bold, and the end of both (ECMA-48).
@@ -81,13 +83,6 @@ impl Tree {
     }
 }
 
-/// Text of objects in which no character can move the cursor or forge a line.
-fn printable(text: &str) -> String {
-    text.chars()
-        .flat_map(|letter| if letter.is_control() { letter.escape_default().collect() } else { vec![letter] })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,8 +93,8 @@ mod tests {
         answer.facts.push(Tree::with("one", vec![Tree::leaf("two\x1b[2J")]));
         answer.problem("bad");
         answer.problem("bad");
-        assert_eq!(answer.text(false), "problem: bad\none\n  two\\u{1b}[2J\n");
-        assert_eq!(answer.text(true), "\x1b[1;31mproblem: bad\x1b[0m\none\n  two\\u{1b}[2J\n");
+        assert_eq!(answer.text(false), "problem: bad\none\n  two\\x1b[2J\n");
+        assert_eq!(answer.text(true), "\x1b[1;31mproblem: bad\x1b[0m\none\n  two\\x1b[2J\n");
         let json: Value = serde_json::from_str(&answer.json()).unwrap();
         assert_eq!(json["problems"], json!(["bad"]));
         assert_eq!(json["facts"][0]["children"][0]["text"], "two\u{1b}[2J");

@@ -91,7 +91,7 @@ pub fn verify(objects: Objects, request: &VerifyRequest<'_>) -> anyhow::Result<C
     } else {
         comparison::text(plane.mode, &compared, report::text)
     };
-    Ok(Comparison { text, differs })
+    Ok(Comparison { text, differs, failed: comparison::failed(&compared) })
 }
 
 /// This number of Services, evenly spread.

@@ -1,10 +1,12 @@
-//! `kube-proxy trace`: a packet's way through what is in the kernel, and where it leaves the model's.
+//! `kube-proxy trace`: a packet's way through what is in the kernel, where it leaves the model's, and what real packets meet.
+
+use std::time::Duration;
 
 use ferry_lab::iptables::{self, Backend};
 use ferry_lab::nft;
 use ferry_lab::objects::at_cluster_ip;
 use ferry_lab::proxy::Config;
-use ferry_lab::{Family, Lab, Manifests, Place, Service, Stage};
+use ferry_lab::{Family, Lab, Manifests, Place, Protocol, Service, Stage};
 
 use crate::support::{EXECUTABLE, alone, folder, inspect};
 
@@ -19,7 +21,8 @@ fn manifests() -> Manifests {
 fn trace(stage: &Stage<'_>, family: Family, number: u16, more: &[&str]) -> (Option<i32>, String) {
     let connection = format!("{} -> {}", Place::PodA.address(family), at_cluster_ip(family, number));
     let (code, text) = inspect(stage, "trace", &[&[connection.as_str()], more].concat());
-    (code, text.lines().skip_while(|line| line.starts_with('E')).map(|line| format!("{line}\n")).collect())
+    let of_the_log = |line: &&str| line.starts_with('E') || line.starts_with("watching for up to ");
+    (code, text.lines().skip_while(of_the_log).map(|line| format!("{line}\n")).collect())
 }
 
 /// The packet meets what it should, in both families, and its way has these lines.
@@ -87,6 +90,72 @@ fn a_foreign_rule_is_on_the_way_that_it_ends() {
 }
 
 #[test]
+fn a_real_packet_is_followed_to_the_foreign_rule_that_drops_it() {
+    let _turn = alone();
+    let lab = Lab::new();
+    let manifests = Manifests::new().with(Service::new("web", 75), &[Place::PodB]);
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-live"), Config::default(), &manifests);
+    stage.kill();
+    let live = |more: &[&str]| trace(&stage, Family::V4, 75, &[&["--live"], more].concat());
+    let (code, text) = live(&["--seconds", "1"]);
+    assert!(code == Some(2) && text.contains("\nlive: no such packet has come"), "{text}");
+
+    let (endpoint, vip) = (Place::PodB.address(Family::V4), at_cluster_ip(Family::V4, 75));
+    let wall = format!("ip daddr {endpoint} tcp dport 8080 drop comment \"quarantine\"");
+    nft::load(
+        stage.node(),
+        &format!("table inet wall {{ chain gate {{ type filter hook forward priority 0; {wall}; }}; }}"),
+    );
+    let client = lab.from(Place::PodA).patience(Duration::from_millis(200)).hammer(Protocol::Tcp, vip);
+    let (code, text) = live(&["--seconds", "20", "--packets", "2"]);
+    assert_eq!(code, Some(2), "{text}");
+    let start: Vec<&str> = text.lines().take(3).collect();
+    assert_eq!(start[1], "the model decides the same", "{text}");
+    assert!(start[2].starts_with("live: 2 of 2 packets ended in table inet wall, chain gate, by rule ["), "{text}");
+    assert!(start[2].ends_with("[drop] comment \"quarantine\""), "{text}");
+    assert!(
+        text.contains("\nlive, packet 2:\n") && text.contains(&format!(" -> {vip} in hook prerouting\n")),
+        "{text}"
+    );
+    assert!(text.contains(&format!(" -> {endpoint}:8080\n")), "the translation is seen: {text}");
+    assert!(text.contains(" vmap @service-ips => goto "), "rules of a run are in their words: {text}");
+
+    nft::load(stage.node(), "delete table inet wall");
+    let (code, text) = live(&["--seconds", "20", "--json"]);
+    assert!(code == Some(0) && text.contains(r#""ended": null"#), "{text}");
+    assert!(text.contains("chain nat-postrouting, now ") && text.contains(&format!(" -> {endpoint}:8080")), "{text}");
+    assert!(text.contains(" == 0x00000000 return => return\""), "{text}");
+    client.stop();
+    assert!(!nft::list(stage.node()).contains("kube-proxy-trace"), "its table is gone");
+}
+
+#[test]
+fn real_packets_of_each_kind_are_followed() {
+    let _turn = alone();
+    let lab = Lab::new();
+    let both = [Protocol::Tcp, Protocol::Udp];
+    let manifests = Manifests::new().with(Service::new("web", 76).protocols(&both), &[Place::PodB]);
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-kinds"), Config::default(), &manifests);
+    stage.kill();
+    for family in Family::ALL {
+        for protocol in both {
+            for (from, hook) in [(Place::PodA, "prerouting"), (Place::Node, "output")] {
+                let (source, vip) = (from.address(family), at_cluster_ip(family, 76));
+                let client = lab.from(from).bound_to(source).pause(Duration::from_millis(20)).hammer(protocol, vip);
+                let connection = format!("{source} -> {vip}/{protocol}");
+                let (code, text) = inspect(&stage, "trace", &[&connection, "--live", "--seconds", "20"]);
+                client.stop();
+                assert_eq!(code, Some(0), "{connection}: {text}");
+                let met = "live: 1 of 1 packets met no rule of nf_tables that drops or refuses them";
+                assert!(text.lines().any(|line| line == met), "{connection}: {text}");
+                assert!(text.contains(&format!(" -> {vip} in hook {hook}\n")), "{connection}: {text}");
+                assert!(text.contains(" vmap @service-ips => goto "), "{connection}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_way_shows_each_rule_in_mode_iptables() {
     let _turn = alone();
     let lab = Lab::new();
@@ -119,5 +188,12 @@ fn what_is_no_connection_says_what_is() {
     ] {
         let (code, text) = inspect(&stage, "trace", &[asked]);
         assert!(code == Some(1) && text.contains(wanted), "{asked}: {text}");
+    }
+    for (more, wanted) in [
+        (&["--packets", "2"][..], "--packets is about watching packets: give --live, too"),
+        (&["--live", "--seconds", "0"], "--seconds: give a number from 1 to 3600"),
+    ] {
+        let (code, text) = inspect(&stage, "trace", &[&["192.0.2.1 -> 10.96.0.73:80"], more].concat());
+        assert!(code == Some(1) && text.contains(wanted), "{more:?}: {text}");
     }
 }

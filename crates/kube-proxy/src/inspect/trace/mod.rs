@@ -1,12 +1,17 @@
-//! Takes a packet through the objects that are in this machine's kernel, one by one, and compares the result with the model's.
+//! Takes a packet through the objects that are in this machine's kernel, one by one, and compares the result with the model's; if asked,
+//! also with what real packets meet.
+//!
+//! `report` prints.
 
-use std::io;
+mod report;
 
+use std::io::{self, Write as _};
+
+use anyhow::{Context as _, bail};
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
 use ferry_model::{FrontendAddr, Packet, ServiceState, Settings, Verdict, decide};
-use ferry_plane::{Batch, CommitError, Delta, Inspector, Plan, Step, Traced, UnitId, Way};
-use serde_json::{Value, json};
+use ferry_plane::{Batch, CommitError, Delta, Inspector, Plan, Traced, UnitId, Way, Words};
 
 use super::comparison::{self, Comparison};
 use super::connection::Connection;
@@ -15,13 +20,7 @@ use super::engines::each_family;
 use super::known::{InFamily, Known};
 use super::objects::Objects;
 use crate::planes::Plane;
-
-/// Operations of a repair that are printed for people.
-const OPERATIONS: usize = 5;
-/// Ways that are printed for people.
-const WAYS: usize = 8;
-/// Indentation of each level.
-const INDENT: &str = "  ";
+use crate::platform::{self, Fate, Limits, Watched};
 
 /// The inputs of a trace.
 #[derive(Clone, Debug)]
@@ -34,6 +33,8 @@ pub struct TraceRequest<'a> {
     pub addresses: LocalAddresses,
     /// whose first packet is traced
     pub connection: Connection,
+    /// watch real packets, as long as this says; `None`: send for none
+    pub live: Option<Limits>,
     /// as JSON, whose schema is that of docs/cli.md
     pub json: bool,
 }
@@ -45,6 +46,10 @@ struct Answers {
     expected: Verdict,
     /// what a run would change about the Services at this address, if the verdicts differ
     repair: Option<Repair>,
+    /// the texts of the rules of a run
+    words: Words,
+    /// what real packets met
+    live: Option<Watched>,
 }
 
 /// What a run would change.
@@ -62,26 +67,48 @@ struct Repair {
 /// If this build lacks the mode, its objects can't be read from outside, it can't be used here for the connection's family, or the objects
 /// lack what [`desired`] needs.
 pub fn trace(objects: Objects, request: &TraceRequest<'_>) -> anyhow::Result<Comparison> {
-    let TraceRequest { config, settings, addresses, connection, json } = request;
+    let TraceRequest { config, settings, addresses, connection, live, json } = request;
     let plane = Plane::named(config.configured_mode())?;
     let profile = plane.offline(config).profile;
     let desired = desired(objects, DesiredSetup { config, settings, profile, addresses })?;
     let known = Known::of(&desired, profile)?;
     let packet = connection.packet(&desired.addresses);
+    if packet.interface.is_none() && connection.interface.is_some() {
+        bail!("--in: {} is an address of this machine, from which no packet comes in", connection.client);
+    }
     let family = Family::of(connection.client);
-    let shown = each_family(&plane, &[family], (config, settings), &desired, |family, engine, delta| {
+    let mut shown = each_family(&plane, &[family], (config, settings), &desired, |family, engine, delta| {
         let in_family = known.family(family);
         let InFamily { base, context, services, .. } = in_family;
         let expected = decide(services.iter().copied(), base, &packet, context, &profile);
         answers(engine, delta, (&packet, expected), services)
     })?;
+    for one in shown.iter_mut().filter_map(|(_, one)| one.as_mut().ok()) {
+        let watch = |limits: &Limits| {
+            announce(connection, *limits);
+            platform::watch_flow(&packet, *limits, &one.words)
+        };
+        one.live = live.as_ref().map(watch).transpose().context("watching packets")?;
+    }
     let differs = shown.iter().any(|(_, one)| one.as_ref().is_ok_and(Answers::differs));
     let text = if *json {
-        comparison::json(plane.mode, &shown, |family, one| as_json(family, connection, one))
+        comparison::json(plane.mode, &shown, |family, one| report::json(family, connection, one))
     } else {
-        comparison::text(plane.mode, &shown, |one| text(connection, one))
+        comparison::text(plane.mode, &shown, |one| report::text(connection, one))
     };
-    Ok(Comparison { text, differs })
+    Ok(Comparison { text, differs, failed: comparison::failed(&shown) })
+}
+
+/// Says on stderr that the client has to try now: objects of a cluster may have taken a while to come.
+fn announce(connection: &Connection, limits: Limits) {
+    let seconds = limits.time.as_secs();
+    // Without a reader nobody misses it.
+    let _ = writeln!(
+        io::stderr(),
+        "watching for up to {seconds} s: let {} connect to {} now",
+        connection.client,
+        connection.to
+    );
 }
 
 fn answers(
@@ -91,11 +118,11 @@ fn answers(
     services: &[&ServiceState],
 ) -> Result<Answers, CommitError> {
     engine.offer(delta);
-    let mut traced = None;
+    let (words, mut traced) = (engine.words(), None);
     engine.trace(&mut |tracer| traced = Some(tracer.trace(packet, &Way::recorded())))?;
     let traced = traced.ok_or_else(|| CommitError::Unusable(io::Error::other("the engine has traced nothing")))?;
     let repair = if traced.verdict == expected { None } else { Some(Repair::of(engine.plan()?, packet, services)) };
-    Ok(Answers { traced, expected, repair })
+    Ok(Answers { traced, expected, repair, words, live: None })
 }
 
 // === impl Repair ===
@@ -103,12 +130,15 @@ fn answers(
 impl Repair {
     fn of(mut plan: Plan, packet: &Packet, services: &[&ServiceState]) -> Self {
         let all = plan.len();
-        let at = [FrontendAddr::Vip(packet.destination, packet.port), FrontendAddr::NodePort(packet.port)];
+        let node_port = packet.destination_local.then_some(FrontendAddr::NodePort(packet.port));
+        let at: Vec<FrontendAddr> =
+            node_port.into_iter().chain([FrontendAddr::Vip(packet.destination, packet.port)]).collect();
         let is_there = |state: &&&ServiceState| {
-            state.ports.iter().flat_map(|port| &port.frontends).any(|frontend| at.contains(&frontend.at))
+            let ports = state.ports.iter().filter(|port| port.protocol == packet.protocol);
+            ports.flat_map(|port| &port.frontends).any(|frontend| at.contains(&frontend.at))
         };
         let names = services.iter().filter(is_there).map(|state| UnitId::Service(state.name.clone()));
-        let mut here = Batch { delete: plan.unwanted, ..Batch::default() };
+        let mut here = Batch::default();
         for id in [UnitId::Base].into_iter().chain(names) {
             let Batch { create, replace, delete } = plan.units.remove(&id).unwrap_or_default();
             here.create.extend(create);
@@ -118,67 +148,19 @@ impl Repair {
         let elsewhere = all - here.len();
         Self { here, elsewhere }
     }
-
-    fn text(&self) -> String {
-        if self.here.is_empty() && self.elsewhere == 0 {
-            return "a run would change nothing: its own objects contradict the model, which is a fault of this program\n"
-                .to_owned();
-        }
-        let mut text = comparison::operations(&self.here, "a run would ", OPERATIONS);
-        if self.elsewhere > 0 {
-            text += &format!("a run would change {} objects of other Services: see kube-proxy plan\n", self.elsewhere);
-        }
-        text
-    }
 }
 
 // === impl Answers ===
 
 impl Answers {
     fn differs(&self) -> bool {
-        self.repair.is_some()
+        self.repair.is_some() || self.live.as_ref().is_some_and(|live| !self.is_met(live))
     }
-}
 
-/// For people: both verdicts, the repair, and the way.
-fn text(connection: &Connection, answers: &Answers) -> String {
-    let Answers { traced, expected, repair } = answers;
-    let mut text = format!("{connection}: {}\n", traced.verdict);
-    match repair {
-        None => text += "the model decides the same\n",
-        Some(repair) => text += &format!("the model decides otherwise: {expected}\n{}", repair.text()),
+    /// True if packets came, and none was dropped that should go on. Who refuses a packet may not be nf_tables.
+    fn is_met(&self, live: &Watched) -> bool {
+        let goes_on = matches!(self.expected, Verdict::Forward(_) | Verdict::Pass);
+        let all_go_on = || live.packets.iter().all(|packet| packet.fate == Fate::WentOn) && !live.lost;
+        !live.packets.is_empty() && (!goes_on || all_go_on())
     }
-    let mut before: &[Step] = &[];
-    for (index, (way, end)) in traced.ways.iter().take(WAYS).enumerate() {
-        let steps = way.steps();
-        let shared = steps.iter().zip(before).take_while(|(one, other)| one == other).count();
-        if index > 0 {
-            text += "or by another choice:\n";
-        }
-        for Step { depth, text: line } in steps.iter().skip(shared) {
-            text += &format!("{}{line}\n", INDENT.repeat(depth + 1));
-        }
-        text += &format!("{INDENT}=> {end}\n");
-        before = steps;
-    }
-    let more = traced.ways.len().saturating_sub(WAYS);
-    text + &if more == 0 { String::new() } else { format!("and {more} more choices\n") }
-}
-
-/// For programs.
-fn as_json(family: &str, connection: &Connection, answers: &Answers) -> Value {
-    let Answers { traced, expected, repair } = answers;
-    let step = |step: &Step| json!({"depth": step.depth, "text": step.text});
-    let way = |(way, end): &(Way, Verdict)| json!({"steps": way.steps().iter().map(step).collect::<Vec<_>>(), "end": end.to_string()});
-    let repair = repair.as_ref().map(|Repair { here: Batch { create, replace, delete }, elsewhere }| {
-        json!({"create": create, "replace": replace, "delete": delete, "elsewhere": elsewhere})
-    });
-    json!({
-        "family": family,
-        "connection": connection.to_string(),
-        "actual": traced.verdict.to_string(),
-        "expected": expected.to_string(),
-        "repair": repair,
-        "ways": traced.ways.iter().map(way).collect::<Vec<_>>(),
-    })
 }

@@ -1,0 +1,128 @@
+//! The text of a trace, and its JSON.
+
+use ferry_model::Verdict;
+use ferry_plane::{Batch, Step};
+use serde_json::{Value, json};
+
+use super::{Answers, Repair};
+use crate::inspect::comparison;
+use crate::inspect::connection::Connection;
+use crate::platform::{Fate, Watched, WatchedPacket};
+
+/// Operations of a repair that are printed for people.
+const OPERATIONS: usize = 5;
+/// Ways that are printed for people.
+const WAYS: usize = 8;
+/// Indentation of each level.
+const INDENT: &str = "  ";
+
+/// For people: both verdicts, what real packets met, the repair, and the way.
+pub(super) fn text(connection: &Connection, answers: &Answers) -> String {
+    let Answers { traced, expected, repair, live, .. } = answers;
+    let mut text = format!("{connection}: {}\n", traced.verdict);
+    match repair {
+        None => text += "the model decides the same\n",
+        Some(repair) => text += &format!("the model decides otherwise: {expected}\n{}", repairs(repair)),
+    }
+    text += &live.as_ref().map_or_else(String::new, fates);
+    let mut before: &[Step] = &[];
+    for (index, (way, end)) in traced.ways.iter().take(WAYS).enumerate() {
+        let now = way.steps();
+        let shared = now.iter().zip(before).take_while(|(one, other)| one == other).count();
+        if index > 0 {
+            text += "or by another choice:\n";
+        }
+        text += &now.iter().skip(shared).map(line).collect::<String>();
+        text += &format!("{INDENT}=> {end}\n");
+        before = now;
+    }
+    let more = traced.ways.len().saturating_sub(WAYS);
+    if more > 0 {
+        text += &format!("and {more} more choices\n");
+    }
+    text + &live.as_ref().map_or_else(String::new, packets)
+}
+
+fn line(Step { depth, text }: &Step) -> String {
+    format!("{}{}\n", INDENT.repeat(depth + 1), comparison::printable(text))
+}
+
+/// The operations by which a run would repair what differs.
+fn repairs(Repair { here, elsewhere }: &Repair) -> String {
+    if here.is_empty() && *elsewhere == 0 {
+        return "a run would change nothing: its own objects contradict the model, which is a fault of this program\n"
+            .to_owned();
+    }
+    let mut text = comparison::operations(here, "a run would ", OPERATIONS);
+    if *elsewhere > 0 {
+        text += &format!("a run would change {elsewhere} other objects: see kube-proxy plan\n");
+    }
+    text
+}
+
+/// Where real packets ended, one line for each place.
+fn fates(live: &Watched) -> String {
+    if live.packets.is_empty() {
+        return "live: no such packet has come; over TCP and SCTP only those that open a connection count\n".to_owned();
+    }
+    let mut places: Vec<(String, usize)> = Vec::new();
+    for packet in &live.packets {
+        let place = match &packet.fate {
+            Fate::WentOn => "met no rule of nf_tables that drops or refuses them".to_owned(),
+            Fate::Ended { place, by } => comparison::printable(&format!("ended in {place}, by {by}")),
+        };
+        match places.iter_mut().find(|(known, _)| *known == place) {
+            Some((_, count)) => *count += 1,
+            None => places.push((place, 1)),
+        }
+    }
+    let all = live.packets.len();
+    let mut text: String =
+        places.iter().map(|(place, count)| format!("live: {count} of {all} packets {place}\n")).collect();
+    if live.lost {
+        text += "live: some reports were lost, since there were too many\n";
+    }
+    text
+}
+
+/// The ways of real packets.
+fn packets(live: &Watched) -> String {
+    let one = |(index, packet): (usize, &WatchedPacket)| {
+        let way: String = packet.way.steps().iter().map(line).collect();
+        format!("live, packet {}:\n{way}", index + 1)
+    };
+    live.packets.iter().enumerate().map(one).collect()
+}
+
+/// For programs.
+pub(super) fn json(family: &str, connection: &Connection, answers: &Answers) -> Value {
+    let Answers { traced, expected, repair, live, .. } = answers;
+    let repair = repair.as_ref().map(|Repair { here: Batch { create, replace, delete }, elsewhere }| {
+        json!({"create": create, "replace": replace, "delete": delete, "elsewhere": elsewhere})
+    });
+    let way = |(way, end): &(ferry_plane::Way, Verdict)| json!({"steps": steps(way.steps()), "end": end.to_string()});
+    json!({
+        "family": family,
+        "connection": connection.to_string(),
+        "actual": traced.verdict.to_string(),
+        "expected": expected.to_string(),
+        "repair": repair,
+        "ways": traced.ways.iter().map(way).collect::<Vec<_>>(),
+        "live": live.as_ref().map(live_json),
+    })
+}
+
+fn steps(steps: &[Step]) -> Vec<Value> {
+    steps.iter().map(|Step { depth, text }| json!({"depth": depth, "text": text})).collect()
+}
+
+fn live_json(live: &Watched) -> Value {
+    let packet = |packet: &WatchedPacket| {
+        let ended = match &packet.fate {
+            Fate::WentOn => Value::Null,
+            Fate::Ended { place, by } => json!({"place": place, "by": by}),
+        };
+        json!({"steps": steps(packet.way.steps()), "ended": ended})
+    };
+    json!({"packets": live.packets.iter().map(packet).collect::<Vec<_>>(), "lost": live.lost})
+}
