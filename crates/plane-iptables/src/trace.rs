@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use ferry_api::object;
 use ferry_kernel::iptables::{AddressMatch, ChainName, CtStates, InterfaceMatch, Match, Protocol, Rule, Table, Target};
 use ferry_model::{Endpoint, Packet, Snat, Verdict};
-use ferry_plane::{Trace, Traced, Way};
+use ferry_plane::{PacketPath, Trace, Traced};
 
 use crate::base::{FORWARD, INPUT, OUTPUT, POSTROUTING, PREROUTING};
 use crate::compile::Iptables;
@@ -35,7 +35,7 @@ struct Walk<'a> {
     mark: u32,
     masqueraded: bool,
     chance: f64,
-    way: Way,
+    path: PacketPath,
 }
 
 /// The outcome of a hook.
@@ -69,9 +69,9 @@ impl<'a> Tracer<'a> {
     }
 
     /// All possible verdicts, with their walks.
-    fn ends<'p>(&self, packet: &'p Packet, way: &Way) -> Vec<(Verdict, Walk<'p>)> {
+    fn ends<'p>(&self, packet: &'p Packet, path: &PacketPath) -> Vec<(Verdict, Walk<'p>)> {
         let sent_here = packet.interface.is_none();
-        let start = Walk::new(packet, way.clone());
+        let start = Walk::new(packet, path.clone());
         let mut ends = Vec::new();
         for (_, walk) in self.hook(Table::Nat, if sent_here { OUTPUT } else { PREROUTING }, start) {
             // A translated packet goes on to an endpoint: one from this node leaves through OUTPUT, even to this node.
@@ -110,7 +110,7 @@ impl<'a> Tracer<'a> {
 
     /// All paths through the rules of a hook.
     fn hook<'p>(&self, table: Table, name: ChainName, mut walk: Walk<'p>) -> Vec<(End, Walk<'p>)> {
-        walk.way.step(0, format_args!("table {table}, chain {name}"));
+        walk.path.step(0, format_args!("table {table}, chain {name}"));
         let mut ends = Vec::new();
         // Paths to be walked: the stack of chains, each with the index of its next rule.
         let mut open = vec![(vec![(self.rules(table, name), 0)], walk)];
@@ -132,7 +132,7 @@ impl<'a> Tracer<'a> {
                 if !walk.meets(rule) {
                     continue;
                 }
-                walk.way.step(depth, RuleText(rule));
+                walk.path.step(depth, RuleText(rule));
                 match rule.target {
                     Target::Jump(_) if stack.len() >= DEPTH => break End::Drop,
                     Target::Jump(to) => stack.push((self.rules(table, to), 0)),
@@ -157,30 +157,30 @@ impl<'a> Tracer<'a> {
 impl ferry_plane::Tracer for Tracer<'_> {
     /// Over all random outcomes: all endpoints that a packet may reach, or a refusal if one outcome is one. An endpoint that gets less or
     /// more than its share is left out, since a verdict's endpoints are equally probable.
-    fn trace(&self, packet: &Packet, way: &Way) -> Traced {
+    fn trace(&self, packet: &Packet, path: &PacketPath) -> Traced {
         let mut to: BTreeMap<Endpoint, (Snat, f64)> = BTreeMap::new();
-        let mut ways = Vec::new();
-        for (verdict, walk) in self.ends(packet, way) {
-            let Verdict::Forward(endpoints) = &verdict else { return Traced::one(walk.way, verdict) };
+        let mut paths = Vec::new();
+        for (verdict, walk) in self.ends(packet, path) {
+            let Verdict::Forward(endpoints) = &verdict else { return Traced::one(walk.path, verdict) };
             for (endpoint, snat) in endpoints {
                 to.entry(*endpoint).or_insert((*snat, 0.0)).1 += walk.chance;
             }
-            ways.push((walk.way, verdict));
+            paths.push((walk.path, verdict));
         }
         #[expect(clippy::cast_precision_loss, reason = "fewer than 65,537 endpoints")]
         let fair = 1.0 / to.len() as f64;
         to.retain(|_, (_, chance)| (*chance / fair - 1.0).abs() < ROUNDING);
         let verdict = Verdict::Forward(to.into_iter().map(|(endpoint, (snat, _))| (endpoint, snat)).collect());
-        Traced { verdict, ways }
+        Traced { verdict, paths }
     }
 }
 
 // === impl Walk ===
 
 impl<'a> Walk<'a> {
-    fn new(packet: &'a Packet, way: Way) -> Self {
+    fn new(packet: &'a Packet, path: PacketPath) -> Self {
         let destination = SocketAddr::new(packet.destination, packet.port);
-        Self { packet, destination, translated: false, mark: 0, masqueraded: false, chance: 1.0, way }
+        Self { packet, destination, translated: false, mark: 0, masqueraded: false, chance: 1.0, path }
     }
 
     /// The probability of a random match, if all other matches of the rule apply.

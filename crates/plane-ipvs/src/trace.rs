@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ferry_api::object::Family;
 use ferry_kernel::nft::{Hook, Verdict as Go};
 use ferry_model::{Packet, Snat, Verdict};
-use ferry_plane::{Trace, Traced, Way, Words};
+use ferry_plane::{PacketPath, RuleTexts, Trace, Traced};
 use ferry_ruleset::Rules;
 use ferry_ruleset::table::{SetName, TableObject, Vocabulary as _};
 use ferry_ruleset::trace::{Data, End, Walk, World};
@@ -30,12 +30,12 @@ impl Trace for Ipvs {
         Box::new(Tracer::new(self.family(), objects))
     }
 
-    fn words(&self, objects: &[IpvsObject]) -> Words {
+    fn texts(&self, objects: &[IpvsObject]) -> RuleTexts {
         let chains = objects.iter().filter_map(|object| match object {
             IpvsObject::Table(TableObject::Chain(_, rules)) => Some(rules),
             IpvsObject::Table(_) | IpvsObject::Server(..) | IpvsObject::Address(..) => None,
         });
-        chains.flat_map(Rules::words).collect()
+        chains.flat_map(Rules::texts).collect()
     }
 }
 
@@ -74,15 +74,15 @@ impl<'a> Tracer<'a> {
 
 impl ferry_plane::Tracer for Tracer<'_> {
     /// With all endpoints that the scheduler may choose. IPVS takes packets that the node receives for itself, and all that it sends.
-    fn trace(&self, packet: &Packet, way: &Way) -> Traced {
+    fn trace(&self, packet: &Packet, path: &PacketPath) -> Traced {
         let entry = if packet.interface.is_some() { Hook::Prerouting } else { Hook::Output };
-        let mut walk = Walk::new(&self.world, packet, 0, way.clone());
+        let mut walk = Walk::new(&self.world, packet, 0, path.clone());
         if let Some(refused) = refusal(walk.hook(entry)) {
-            return Traced::one(walk.into_way(), refused);
+            return Traced::one(walk.into_path(), refused);
         }
         let is_bound = self.bound.contains(&packet.destination);
         if is_bound {
-            walk.way().step(0, format_args!("address {} dev {DEVICE}", packet.destination));
+            walk.path().step(0, format_args!("address {} dev {DEVICE}", packet.destination));
         }
         let is_received = packet.destination_local || is_bound;
         let id = ServerId { protocol: packet.protocol, address: packet.destination, port: packet.port };
@@ -90,29 +90,29 @@ impl ferry_plane::Tracer for Tracer<'_> {
             // The chain in input sees no packet that has passed postrouting.
             let next = if is_received && entry == Hook::Prerouting { Hook::Input } else { Hook::Postrouting };
             let verdict = refusal(walk.hook(next)).unwrap_or(Verdict::Pass);
-            return Traced::one(walk.into_way(), verdict);
+            return Traced::one(walk.into_path(), verdict);
         };
-        walk.way().step(0, format_args!("virtual server {id} {}", server.settings));
+        walk.path().step(0, format_args!("virtual server {id} {}", server.settings));
         if server.endpoints.is_empty() {
-            walk.way().step(1, "no destinations: port unreachable");
-            return Traced::one(walk.into_way(), Verdict::Reject);
+            walk.path().step(1, "no destinations: port unreachable");
+            return Traced::one(walk.into_path(), Verdict::Reject);
         }
-        let ways: Vec<_> = server.endpoints.iter().map(|to| forward(walk.clone(), to)).collect();
-        let all = ways.iter().filter_map(|(_, verdict)| match verdict {
+        let paths: Vec<_> = server.endpoints.iter().map(|to| forward(walk.clone(), to)).collect();
+        let all = paths.iter().filter_map(|(_, verdict)| match verdict {
             Verdict::Forward(to) => Some(to.clone()),
             Verdict::Drop | Verdict::Reject | Verdict::Pass => None,
         });
-        Traced { verdict: Verdict::Forward(all.flatten().collect()), ways }
+        Traced { verdict: Verdict::Forward(all.flatten().collect()), paths }
     }
 }
 
-/// The rest of the way of a packet that the scheduler sends to this endpoint.
-fn forward(mut walk: Walk<'_>, to: &Weighted) -> (Way, Verdict) {
-    walk.way().step(1, format_args!("destination {} weight {}", to.endpoint, to.weight));
+/// The rest of the path of a packet that the scheduler sends to this endpoint.
+fn forward(mut walk: Walk<'_>, to: &Weighted) -> (PacketPath, Verdict) {
+    walk.path().step(1, format_args!("destination {} weight {}", to.endpoint, to.weight));
     walk.translate(to.endpoint);
     walk.hook(Hook::Postrouting);
     let snat = if walk.is_masqueraded() { Snat::Masquerade } else { Snat::Keep };
-    (walk.into_way(), Verdict::Forward([(to.endpoint, snat)].into()))
+    (walk.into_path(), Verdict::Forward([(to.endpoint, snat)].into()))
 }
 
 /// The verdict on a packet that goes no further.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ferry_api::object::Family;
 use ferry_kernel::nft::{Hook, Verdict as Go};
 use ferry_model::{Endpoint, Packet, Snat, Verdict};
-use ferry_plane::{Trace, Traced, Way, Words};
+use ferry_plane::{PacketPath, RuleTexts, Trace, Traced};
 use ferry_ruleset::trace::{Data, End, Walk, World};
 use ferry_ruleset::{Rules, fields};
 
@@ -23,12 +23,12 @@ impl Trace for Nftables {
         Box::new(Tracer::new(self.family(), objects))
     }
 
-    fn words(&self, objects: &[NftObject]) -> Words {
+    fn texts(&self, objects: &[NftObject]) -> RuleTexts {
         let chains = objects.iter().filter_map(|object| match object {
             NftObject::Chain(_, rules) => Some(rules),
             NftObject::Table(_) | NftObject::Set(_) | NftObject::Ranges(..) | NftObject::Element(..) => None,
         });
-        chains.flat_map(Rules::words).collect()
+        chains.flat_map(Rules::texts).collect()
     }
 }
 
@@ -54,20 +54,20 @@ impl<'a> Tracer<'a> {
 
 impl ferry_plane::Tracer for Tracer<'_> {
     /// With all endpoints that random numbers may yield.
-    fn trace(&self, packet: &Packet, way: &Way) -> Traced {
-        let (mut endpoints, mut ways) = (BTreeMap::new(), Vec::new());
+    fn trace(&self, packet: &Packet, path: &PacketPath) -> Traced {
+        let (mut endpoints, mut paths) = (BTreeMap::new(), Vec::new());
         for draw in 0.. {
-            let mut walk = Walk::new(&self.0, packet, draw, way.clone());
+            let mut walk = Walk::new(&self.0, packet, draw, path.clone());
             let verdict = run(&mut walk, packet);
             let is_last = walk.drawn().is_none_or(|of| draw + 1 >= of);
-            let Verdict::Forward(to) = &verdict else { return Traced::one(walk.into_way(), verdict) };
+            let Verdict::Forward(to) = &verdict else { return Traced::one(walk.into_path(), verdict) };
             endpoints.extend(to.clone());
-            ways.push((walk.into_way(), verdict));
+            paths.push((walk.into_path(), verdict));
             if is_last {
                 break;
             }
         }
-        Traced { verdict: Verdict::Forward(endpoints), ways }
+        Traced { verdict: Verdict::Forward(endpoints), paths }
     }
 }
 

@@ -17,7 +17,7 @@
 //!    `engine/drift.rs` repairs, `contested` pauses the repair of contested objects. `engine/full.rs` compares everything: at a
 //!    start, once an hour, and when single keys are not enough.
 //!
-//! `plan` and `way` are for people: what a repair would change, and how a packet goes. `commit_lock` serialises a process's commits. For tests, `memory` is a kernel that checks references and fails on demand.
+//! `plan` and `path` are for people: what a repair would change, and how a packet goes. `commit_lock` serialises a process's commits. For tests, `memory` is a kernel that checks references and fails on demand.
 
 mod attempt;
 mod batch;
@@ -32,9 +32,9 @@ pub mod mailbox;
 #[cfg(feature = "testing")]
 pub mod memory;
 mod outcome;
+mod path;
 mod plan;
 mod quarantine;
-mod way;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,8 +53,8 @@ pub use drift::{Drift, Extent};
 pub use failure::{Applied, CommitError, CommitFailure, Refusal};
 pub use ferry_api::object::ObjectName;
 pub use outcome::{Acknowledged, Next, Outcome};
+pub use path::{PacketPath, PathStep, RuleTexts, Traced, Tracer};
 pub use plan::Plan;
-pub use way::{Step, Traced, Tracer, Way, Words};
 
 /// The grain of change, error and quarantine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,9 +196,9 @@ pub trait Trace: Compile {
     fn tracer<'a>(&self, objects: &'a [Self::Object]) -> Box<dyn Tracer + 'a>;
 
     /// The texts of these objects' rules, for modes whose rules the kernel can report.
-    fn words(&self, objects: &[Self::Object]) -> Words {
+    fn texts(&self, objects: &[Self::Object]) -> RuleTexts {
         let _ = objects;
-        Words::new()
+        RuleTexts::new()
     }
 }
 
@@ -212,7 +212,7 @@ pub trait Inspector: SyncEngine {
     fn trace(&mut self, see: &mut dyn FnMut(&dyn Tracer)) -> Result<(), CommitError>;
 
     /// The texts of the rules that were offered.
-    fn words(&self) -> Words;
+    fn texts(&self) -> RuleTexts;
 }
 
 /// The state before a change, for [`Compile::place`].

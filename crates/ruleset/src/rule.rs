@@ -23,7 +23,7 @@ pub struct Rule {
 
 impl Rules {
     /// The text of each rule, by that of its expressions.
-    pub fn words(&self) -> impl Iterator<Item = (String, String)> {
+    pub fn texts(&self) -> impl Iterator<Item = (String, String)> {
         let worded = self.0.iter().filter(|rule| !rule.text.is_empty());
         worded.map(|rule| (nft::expressions_text(&rule.exprs), rule.text.clone()))
     }

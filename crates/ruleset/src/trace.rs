@@ -9,7 +9,7 @@ use ferry_kernel::nft::{
     BaseHook, ChainKind, CmpOp, CtKey, Expr, FibAddress, Hook, MetaKey, PayloadBase, Verdict as Go,
 };
 use ferry_model::{Endpoint, Packet};
-use ferry_plane::Way;
+use ferry_plane::PacketPath;
 
 use crate::fields;
 use crate::rules::octets;
@@ -78,7 +78,7 @@ pub struct Walk<'a> {
     /// the random number that `numgen` yields
     draw: u32,
     drawn: Option<u32>,
-    way: Way,
+    path: PacketPath,
     /// the elements that the current rule has found, as text
     found: Vec<String>,
     /// the current rule has an expression that can't be evaluated, and counts as one that doesn't match
@@ -173,8 +173,8 @@ impl fmt::Debug for Element<'_> {
 // === impl Walk ===
 
 impl<'a> Walk<'a> {
-    /// A packet before its first hook, on this way. `draw` is what random numbers yield, less their lowest value.
-    pub fn new(world: &'a World<'a>, packet: &'a Packet, draw: u32, way: Way) -> Self {
+    /// A packet before its first hook, on this path. `draw` is what random numbers yield, less their lowest value.
+    pub fn new(world: &'a World<'a>, packet: &'a Packet, draw: u32, path: PacketPath) -> Self {
         Self {
             world,
             packet,
@@ -187,20 +187,20 @@ impl<'a> Walk<'a> {
             registers: [0; REGISTERS],
             draw,
             drawn: None,
-            way,
+            path,
             found: Vec::new(),
             skipped: false,
         }
     }
 
-    /// The packet's way so far.
-    pub fn way(&mut self) -> &mut Way {
-        &mut self.way
+    /// The packet's path so far.
+    pub fn path(&mut self) -> &mut PacketPath {
+        &mut self.path
     }
 
-    /// The packet's whole way.
-    pub fn into_way(self) -> Way {
-        self.way
+    /// The packet's whole path.
+    pub fn into_path(self) -> PacketPath {
+        self.path
     }
 
     /// Runs the base chains of a hook in order of priority, until one has dropped or rejected the packet. Once one has translated
@@ -213,9 +213,9 @@ impl<'a> Walk<'a> {
                 continue;
             }
             let before = (self.translated, self.masqueraded);
-            if self.way.is_recorded() {
+            if self.path.is_recorded() {
                 let at = format!("{hook:?}").to_lowercase();
-                self.way.step(0, format_args!("hook {at}, chain {chain} (priority {})", base.priority));
+                self.path.step(0, format_args!("hook {at}, chain {chain} (priority {})", base.priority));
             }
             match self.chain(chain, 0) {
                 End::Accept | End::Return => {}
@@ -265,7 +265,7 @@ impl<'a> Walk<'a> {
 
     fn chain(&mut self, name: &str, depth: usize) -> End {
         let Some(rules) = self.world.chains.get(name).filter(|_| depth < DEPTH) else {
-            self.way.step(depth + 1, format_args!("chain {name} doesn't exist, or the jumps are nested too deep"));
+            self.path.step(depth + 1, format_args!("chain {name} doesn't exist, or the jumps are nested too deep"));
             return End::Drop;
         };
         for rule in &*rules.0 {
@@ -294,7 +294,7 @@ impl<'a> Walk<'a> {
         if end.is_some() {
             self.note(rule, depth);
         } else if self.skipped {
-            self.way.step(depth + 1, format_args!("not evaluated, as if it didn't match: {rule}"));
+            self.path.step(depth + 1, format_args!("not evaluated, as if it didn't match: {rule}"));
         }
         end.flatten()
     }
@@ -313,9 +313,9 @@ impl<'a> Walk<'a> {
 
     /// Records a rule that matched, and the elements that it found.
     fn note(&mut self, rule: &Rule, depth: usize) {
-        self.way.step(depth + 1, rule);
+        self.path.step(depth + 1, rule);
         for element in self.found.drain(..) {
-            self.way.step(depth + 2, element);
+            self.path.step(depth + 2, element);
         }
     }
 
@@ -334,7 +334,7 @@ impl<'a> Walk<'a> {
             Expr::SetMeta { key: MetaKey::Mark, sreg } => {
                 self.mark = u32::from_ne_bytes(self.load(sreg.0, 4).try_into().ok()?);
             }
-            // A report of its way changes nothing; the kernel refuses to set the others.
+            // Tracing changes no verdict; the kernel refuses to set the others.
             Expr::SetMeta { .. } => {}
             Expr::Cmp { sreg, op, data } => {
                 let equal = self.load(sreg.0, data.len()) == *data;
@@ -389,7 +389,7 @@ impl<'a> Walk<'a> {
             return found.is_none().then_some(None);
         }
         let Element { data, object } = found?;
-        if self.way.is_recorded() {
+        if self.path.is_recorded() {
             self.found.push(object.to_string());
         }
         match (data, dreg) {

@@ -1,4 +1,4 @@
-//! Expressions as text: for rules that were read back, and that no compiler has worded.
+//! Prints expressions: the text of rules that were read back, for which the kernel keeps none.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ struct Hex<'a>(&'a [u8]);
 
 // === impl Expr ===
 
-/// What the expression does with which register: `reg8 = 4 bytes of the network header from 16 on`.
+/// The expression as an assignment to a register, or a comparison: `reg8 = 4 bytes of the network header from 16 on`.
 impl fmt::Display for Expr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

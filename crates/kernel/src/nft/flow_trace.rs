@@ -1,8 +1,8 @@
-//! Has the kernel report what the packets of one flow meet, in all chains of nf_tables.
+//! Traces the packets of one flow through all chains of nf_tables, by the kernel's trace notifications.
 //!
 //! A table of its own marks these packets (`meta nftrace set 1`), before all chains but those of hook ingress and of priorities up to
-//! that of defragmentation. The kernel deletes it with the socket that owns it (`NFT_TABLE_F_OWNER`), so that nothing is left however the process ends. Over TCP and SCTP only packets
-//! that open a connection are marked: an established one would report each of its packets.
+//! that of defragmentation. The kernel deletes it with the socket that owns it (`NFT_TABLE_F_OWNER`), so that nothing is left however the
+//! process ends. Over TCP and SCTP only packets that open a connection are marked: an established one would report each of its packets.
 
 use std::io;
 use std::net::IpAddr;
@@ -117,11 +117,10 @@ fn marking(flow: &Flow) -> Vec<Expr> {
     let is = |data: Vec<u8>| Expr::Cmp { sreg: REGISTER, op: CmpOp::Eq, data };
     let field = |base, offset, len| Expr::Payload { dreg: REGISTER, base, offset, len };
     let address = |address: IpAddr, offset| {
-        let octets = match address {
-            IpAddr::V4(address) => address.octets().to_vec(),
-            IpAddr::V6(address) => address.octets().to_vec(),
+        let (len, octets) = match address {
+            IpAddr::V4(address) => (4, address.octets().to_vec()),
+            IpAddr::V6(address) => (16, address.octets().to_vec()),
         };
-        let len = if octets.len() == 4 { 4 } else { 16 };
         [field(PayloadBase::Network, offset, len), is(octets)]
     };
     let protocol = || [Expr::Meta { key: MetaKey::L4Proto, dreg: REGISTER }, is(vec![flow.protocol])];
@@ -143,13 +142,13 @@ fn marking(flow: &Flow) -> Vec<Expr> {
     exprs
 }
 
-/// The system's error of a commit.
+/// The system's error of a commit: that of the first refused operation, if the kernel names one.
 fn system_error(failure: CommitFailure) -> io::Error {
     match failure {
-        CommitFailure::Messages(mut errors) if !errors.is_empty() => {
-            let first = errors.remove(0);
-            first.error.into()
-        }
-        other => io::Error::other(other),
+        CommitFailure::Messages(errors) => match errors.into_iter().next() {
+            Some(first) => first.error.into(),
+            None => io::Error::other("the kernel refused the table without a reason"),
+        },
+        CommitFailure::Io(error) | CommitFailure::Lost(error) => error,
     }
 }

@@ -42,7 +42,7 @@ pub use monitor::Monitor;
 pub use object::{BaseChain, BaseHook, Chain, ChainKind, Hook, Rule, Set, SetData, SetFlags, Table, TableFamily};
 pub use octets::Octets;
 pub use socket::Socket;
-pub use trace_event::{Headers, Met, TraceEvent, decode_traces};
+pub use trace_event::{Headers, TraceEvent, TraceKind, decode_traces};
 
 /// Data types of keys and values. The kernel only stores them; the `nft` tool formats values by them.
 pub mod data_type {

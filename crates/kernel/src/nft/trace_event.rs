@@ -1,4 +1,4 @@
-//! Decodes the kernel's reports of what single packets meet, `NFT_MSG_TRACE`.
+//! Decodes trace notifications of nf_tables (`NFT_MSG_TRACE`): the rules, policies and ends of chains that one packet reaches.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,7 +8,7 @@ use super::wire::{self, msg, trace};
 use super::{TableFamily, Verdict};
 use crate::netlink::{Malformed, Messages};
 
-/// What one packet met at one point.
+/// A trace notification: one packet at one rule, policy or end of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceEvent {
     /// tells packets apart, as long as they exist
@@ -19,15 +19,15 @@ pub struct TraceEvent {
     pub table: String,
     /// its chain
     pub chain: String,
-    /// what it met there
-    pub met: Met,
+    /// the rule, policy or end of the chain
+    pub kind: TraceKind,
     /// the packet's addresses and ports at that time, if the kernel reports them: with the first event of a chain
     pub headers: Option<Headers>,
 }
 
-/// What a packet met in a chain.
+/// The point in a chain that a packet has reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Met {
+pub enum TraceKind {
     /// a rule that matched
     Rule {
         /// the handle of the rule
@@ -69,7 +69,7 @@ pub fn decode_traces(datagram: &[u8], each: &mut dyn FnMut(TraceEvent)) -> Resul
 
 fn decode(payload: &[u8]) -> Result<TraceEvent, Malformed> {
     let (family, mut attributes) = open(payload)?;
-    let (mut packet, mut table, mut chain, mut kind) = (None, None, None, None);
+    let (mut packet, mut table, mut chain, mut number) = (None, None, None, None);
     let (mut handle, mut verdict, mut policy) = (0, None, None);
     let (mut network, mut transport) = (None, None);
     while let Some(attribute) = attributes.next_attribute()? {
@@ -77,7 +77,7 @@ fn decode(payload: &[u8]) -> Result<TraceEvent, Malformed> {
             trace::ID => packet = Some(attribute.be_u32()?),
             trace::TABLE => table = Some(attribute.text().into_owned()),
             trace::CHAIN => chain = Some(attribute.text().into_owned()),
-            trace::TYPE => kind = Some(attribute.be_u32()?),
+            trace::TYPE => number = Some(attribute.be_u32()?),
             trace::RULE_HANDLE => handle = attribute.be_u64()?,
             trace::VERDICT => verdict = decode_verdict(attribute.nested())?,
             trace::POLICY => policy = Some(attribute.be_u32()?),
@@ -89,16 +89,16 @@ fn decode(payload: &[u8]) -> Result<TraceEvent, Malformed> {
     let (Some(packet), Some(table), Some(chain)) = (packet, table, chain) else {
         return Err(Malformed("trace without a packet, table or chain"));
     };
-    let met = match kind {
-        Some(trace::RULE) => Met::Rule { handle, verdict },
+    let kind = match number {
+        Some(trace::RULE) => TraceKind::Rule { handle, verdict },
         // A rule whose verdict is return has this type, too.
-        Some(trace::RETURN) if handle != 0 => Met::Rule { handle, verdict },
-        Some(trace::RETURN) => Met::End(verdict),
-        Some(trace::POLICY_MET) => Met::Policy { drops: policy == Some(0) },
+        Some(trace::RETURN) if handle != 0 => TraceKind::Rule { handle, verdict },
+        Some(trace::RETURN) => TraceKind::End(verdict),
+        Some(trace::POLICY_MET) => TraceKind::Policy { drops: policy == Some(0) },
         _ => return Err(Malformed("trace of an unknown kind")),
     };
     let headers = network.and_then(|network| headers(network, transport.unwrap_or_default()));
-    Ok(TraceEvent { packet, family: TableFamily::from_number(family), table, chain, met, headers })
+    Ok(TraceEvent { packet, family: TableFamily::from_number(family), table, chain, kind, headers })
 }
 
 /// The addresses in a network header, and the ports in a transport header, 0 if it is missing.

@@ -17,13 +17,13 @@ use crate::inspect::{
     TraceRequest, VerifyRequest, explain, plan, render, service_name, trace, verify,
 };
 use crate::logging;
-use crate::platform::Limits;
+use crate::platform::WatchLimits;
 
 /// The value of `--local-addresses` for those of this machine.
 const OF_MACHINE: &str = "machine";
 /// The exit code where the kernel differs from what it should be.
 const DIFFERS: u8 = 2;
-/// How long `trace --live` waits for packets, and for how many.
+/// The time limit of `trace --live` in seconds, and its number of packets, if none are given.
 const LIVE_SECONDS: u64 = 10;
 const LIVE_PACKETS: u64 = 1;
 /// The most that can be asked for: all ways are kept until the end.
@@ -105,7 +105,7 @@ fn sample(flags: &Flags) -> anyhow::Result<Option<usize>> {
 }
 
 /// The limits of watching packets; `None` unless it is asked for.
-fn live(flags: &Flags) -> anyhow::Result<Option<Limits>> {
+fn live(flags: &Flags) -> anyhow::Result<Option<WatchLimits>> {
     let number = |flag: &'static str, default, most| match flags.number(flag).map(u64::try_from) {
         None => Ok(default),
         Some(Ok(number)) if (1..=most).contains(&number) => Ok(number),
@@ -119,7 +119,7 @@ fn live(flags: &Flags) -> anyhow::Result<Option<Limits>> {
         }
         return Ok(None);
     }
-    Ok(Some(Limits { time: Duration::from_secs(seconds), packets: usize::try_from(packets)? }))
+    Ok(Some(WatchLimits { time: Duration::from_secs(seconds), packets: usize::try_from(packets)? }))
 }
 
 /// The objects of a dump, or of the source of a run.

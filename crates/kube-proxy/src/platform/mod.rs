@@ -19,7 +19,7 @@ mod windows;
 
 pub use figures::ProcessFigures;
 pub use notice::Notice;
-pub use watched::{Fate, Limits, Watched, WatchedPacket};
+pub use watched::{PacketEnd, WatchLimits, WatchedFlow, WatchedPacket};
 
 #[cfg(target_os = "linux")]
 pub use linux::{

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use ferry_plane::Way;
+use ferry_plane::PacketPath;
 
 /// When watching ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct WatchLimits {
     /// at the latest
     pub time: Duration,
     /// after as many packets
@@ -15,7 +15,7 @@ pub struct Limits {
 
 /// The packets that came.
 #[derive(Clone, Debug, Default)]
-pub struct Watched {
+pub struct WatchedFlow {
     /// in their order
     pub packets: Vec<WatchedPacket>,
     /// reports were lost: there were too many
@@ -25,15 +25,15 @@ pub struct Watched {
 /// A packet that came.
 #[derive(Clone, Debug)]
 pub struct WatchedPacket {
-    /// what it met
-    pub way: Way,
-    /// where that has led to
-    pub fate: Fate,
+    /// the rules that it has reached
+    pub path: PacketPath,
+    /// where it has ended
+    pub fate: PacketEnd,
 }
 
-/// Where a packet's way has led to.
+/// Where a packet has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum PacketEnd {
     /// no rule that was reported has dropped or refused it
     WentOn,
     /// it was dropped or refused

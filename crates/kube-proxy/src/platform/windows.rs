@@ -20,7 +20,7 @@ use ferry_api::object::Family;
 use ferry_kernel::interface::{OwnedAddresses, Record};
 use ferry_kernel::windows::{addresses, machine};
 use ferry_model::Packet;
-use ferry_plane::Words;
+use ferry_plane::RuleTexts;
 
 pub use ferry_kernel::windows::addresses::IpHelper as ServiceInterfaces;
 
@@ -35,7 +35,7 @@ pub use program::{
 pub use service::{EndingSignal, asked_to_end, run_program};
 
 use crate::input::Input;
-use crate::platform::watched::{Limits, Watched};
+use crate::platform::watched::{WatchLimits, WatchedFlow};
 
 /// Interval of looks at the addresses. The system's notifications call a function on a thread of its own, which has no safe
 /// interface; the table is small.
@@ -165,7 +165,7 @@ pub fn spare_files<F>(_file: &F, _reserves: u64) -> io::Result<()> {
 }
 
 /// Windows reports nothing about packets.
-pub fn watch_flow(_packet: &Packet, _limits: Limits, _words: &Words) -> io::Result<Watched> {
+pub fn watch_flow(_packet: &Packet, _limits: WatchLimits, _words: &RuleTexts) -> io::Result<WatchedFlow> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "needs nf_tables: see explain"))
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ferry_api::object::Protocol;
 use ferry_model::{Packet, Snat, Verdict};
-use ferry_plane::{Trace, Traced, Way};
+use ferry_plane::{PacketPath, Trace, Traced};
 
 use super::compile::Binding;
 use super::object::{BindObject, Origins, Place, Serves};
@@ -45,15 +45,15 @@ impl<'a> Tracer<'a> {
     }
 
     /// The decision of a listener.
-    fn served(&self, serves: &Serves, packet: &Packet, way: &mut Way) -> Verdict {
+    fn served(&self, serves: &Serves, packet: &Packet, path: &mut PacketPath) -> Verdict {
         let admits =
             serves.sources.as_ref().is_none_or(|ranges| ranges.iter().any(|range| range.contains(&packet.source)));
         let scope = self.origins.scope(serves.scopes, packet.source, packet.source_local).filter(|_| admits);
         let spec = scope.and_then(|scope| self.ports.get(&PortId { scope, ..serves.port.clone() }));
         match (admits, spec) {
-            (_, Some(spec)) => way.step(1, format_args!("port {}{spec}", serves.port)),
-            (false, None) => way.step(1, format_args!("{} is in no source range", packet.source)),
-            (true, None) => way.step(1, "no endpoints for clients of this origin"),
+            (_, Some(spec)) => path.step(1, format_args!("port {}{spec}", serves.port)),
+            (false, None) => path.step(1, format_args!("{} is in no source range", packet.source)),
+            (true, None) => path.step(1, "no endpoints for clients of this origin"),
         }
         match spec {
             Some(spec) => Verdict::Forward(spec.pool.iter().map(|endpoint| (*endpoint, Snat::Masquerade)).collect()),
@@ -65,17 +65,17 @@ impl<'a> Tracer<'a> {
 
 impl ferry_plane::Tracer for Tracer<'_> {
     /// With all endpoints that the relay may choose.
-    fn trace(&self, packet: &Packet, way: &Way) -> Traced {
-        let (mut way, mut verdict) = (way.clone(), Verdict::Pass);
+    fn trace(&self, packet: &Packet, path: &PacketPath) -> Traced {
+        let (mut path, mut verdict) = (path.clone(), Verdict::Pass);
         if self.addresses.contains(&packet.destination) {
-            way.step(0, format_args!("address {}", packet.destination));
+            path.step(0, format_args!("address {}", packet.destination));
             verdict = Verdict::Reject;
         }
         let place = Place { protocol: packet.protocol, address: packet.destination, port: packet.port };
         if let Some(serves) = self.listeners.get(&place) {
-            way.step(0, format_args!("listener {place}"));
-            verdict = self.served(serves, packet, &mut way);
+            path.step(0, format_args!("listener {place}"));
+            verdict = self.served(serves, packet, &mut path);
         }
-        Traced::one(way, verdict)
+        Traced::one(path, verdict)
     }
 }

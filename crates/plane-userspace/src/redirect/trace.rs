@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ferry_api::object::Family;
 use ferry_kernel::nft::{ElementData, Hook, Verdict as Go, VerdictRef};
 use ferry_model::{FrontendAddr, Packet, Scope, Snat, Verdict};
-use ferry_plane::{Trace, Traced, Way};
+use ferry_plane::{PacketPath, Trace, Traced};
 use ferry_ruleset::table::{SetName, TableObject, Vocabulary as _};
 use ferry_ruleset::trace::{Data, End, Walk, World};
 
@@ -87,23 +87,23 @@ impl<'a> Tracer<'a> {
             return refused;
         }
         match self.doors.door(packet.protocol, walk.port()) {
-            Some(door) => self.relay(&door, packet, walk.way()),
+            Some(door) => self.relay(&door, packet, walk.path()),
             None => Verdict::Reject,
         }
     }
 
     /// The decision of the relay on a connection that its listener accepts.
-    fn relay(&self, door: &Door, packet: &Packet, way: &mut Way) -> Verdict {
-        way.step(0, format_args!("the relay, listener {door}"));
+    fn relay(&self, door: &Door, packet: &Packet, path: &mut PacketPath) -> Verdict {
+        path.step(0, format_args!("the relay, listener {door}"));
         let id = match door {
             Door::Gate(scope) => self.route(*scope, packet.destination, packet.port),
             Door::Datagrams(id) => Some(id),
         };
         let spec = id.and_then(|id| self.ports.get(id)).filter(|spec| !spec.pool.is_empty());
         match (id, spec) {
-            (Some(id), Some(spec)) => way.step(1, format_args!("port {id}{spec}")),
-            (Some(id), None) => way.step(1, format_args!("port {id} without endpoints")),
-            (None, _) => way.step(1, "no port at this destination"),
+            (Some(id), Some(spec)) => path.step(1, format_args!("port {id}{spec}")),
+            (Some(id), None) => path.step(1, format_args!("port {id} without endpoints")),
+            (None, _) => path.step(1, "no port at this destination"),
         }
         spec.map_or(Verdict::Reject, |spec| {
             Verdict::Forward(spec.pool.iter().map(|endpoint| (*endpoint, Snat::Masquerade)).collect())
@@ -118,10 +118,10 @@ impl<'a> Tracer<'a> {
 
 impl ferry_plane::Tracer for Tracer<'_> {
     /// With all endpoints that the relay may choose.
-    fn trace(&self, packet: &Packet, way: &Way) -> Traced {
-        let mut walk = Walk::new(&self.world, packet, 0, way.clone());
+    fn trace(&self, packet: &Packet, path: &PacketPath) -> Traced {
+        let mut walk = Walk::new(&self.world, packet, 0, path.clone());
         let verdict = self.walk(&mut walk, packet);
-        Traced::one(walk.into_way(), verdict)
+        Traced::one(walk.into_path(), verdict)
     }
 }
 

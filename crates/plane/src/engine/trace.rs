@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{Engine, KeyOf};
-use crate::{CommitError, Compile, Extent, Inspector, Kernel, Object, Trace, Tracer, Words};
+use crate::{CommitError, Compile, Extent, Inspector, Kernel, Object, RuleTexts, Trace, Tracer};
 
 impl<C, K> Inspector for Engine<C, K>
 where
@@ -19,8 +19,8 @@ where
         Ok(())
     }
 
-    fn words(&self) -> Words {
-        self.compile.words(&self.offered())
+    fn texts(&self) -> RuleTexts {
+        self.compile.texts(&self.offered())
     }
 }
 
@@ -34,7 +34,7 @@ impl<C: Compile, K> Engine<C, K> {
         offered
     }
 
-    /// Replaces objects by equal ones of pending units, which know their text where those that were read back don't.
+    /// Replaces objects that were read back by equal ones of pending units: the compiler gives rules a text, the kernel keeps none.
     fn describe(&self, actual: &mut [C::Object]) {
         let mut offered: HashMap<KeyOf<C>, C::Object> =
             self.offered().into_iter().map(|object| (object.key(), object)).collect();

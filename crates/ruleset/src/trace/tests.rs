@@ -49,7 +49,7 @@ fn end_in(world: &mut World<'_>, rule: Rule, packet: &Packet) -> End {
         ranges: world.ranges.clone(),
     };
     world.chain("filter", base(ChainKind::Filter, Hook::Forward, 0), &rules);
-    Walk::new(&world, packet, 0, Way::default()).hook(Hook::Forward)
+    Walk::new(&world, packet, 0, PacketPath::default()).hook(Hook::Forward)
 }
 
 #[test]
@@ -78,10 +78,10 @@ fn an_unknown_expression_of_another_program_is_passed_over_or_named() {
     assert_eq!(end_in(&mut world, drop("limit"), &tcp), End::Accept);
     let rules = rules([drop("limit")]);
     world.chain("filter", base(ChainKind::Filter, Hook::Forward, 0), &rules);
-    let mut walk = Walk::new(&world, &tcp, 0, Way::recorded());
+    let mut walk = Walk::new(&world, &tcp, 0, PacketPath::recorded());
     assert_eq!(walk.hook(Hook::Forward), End::Accept);
-    let way = walk.into_way();
-    assert!(way.steps().last().unwrap().text.starts_with("not evaluated, as if it didn't match: [limit "), "{way:?}");
+    let path = walk.into_path();
+    assert!(path.steps().last().unwrap().text.starts_with("not evaluated, as if it didn't match: [limit "), "{path:?}");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn once_a_chain_has_translated_the_packet_only_filters_follow() {
     world.element("endpoints", key.as_slice(), Data::Value(endpoint_bytes(ENDPOINT).as_slice().to_vec()), &"");
     for (protocol, wanted) in [(Protocol::Tcp, 2), (Protocol::Udp, 1)] {
         let packet = packet(protocol);
-        let mut walk = Walk::new(&world, &packet, 0, Way::default());
+        let mut walk = Walk::new(&world, &packet, 0, PacketPath::default());
         assert_eq!(walk.hook(hook), End::Accept);
         assert_eq!((walk.mark(), walk.is_translated()), (wanted, protocol == Protocol::Tcp));
     }
@@ -133,7 +133,7 @@ fn what_something_else_translates_is_no_nat_of_the_kernel() {
     let mut world = World::new(FAMILY);
     world.chain("nat", base(ChainKind::Nat, Hook::Postrouting, 100), &postrouting);
     let packet = packet(Protocol::Tcp);
-    let mut walk = Walk::new(&world, &packet, 0, Way::default());
+    let mut walk = Walk::new(&world, &packet, 0, PacketPath::default());
     walk.translate(ENDPOINT);
     assert_eq!(walk.hook(Hook::Postrouting), End::Accept);
     let to = Endpoint { address: walk.destination(), port: walk.port() };

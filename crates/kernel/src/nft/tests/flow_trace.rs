@@ -26,7 +26,7 @@ fn events(trace: &mut FlowTrace) -> Vec<TraceEvent> {
 
 fn send(port: u16) {
     let socket = UdpSocket::bind((HERE, 0)).unwrap();
-    // Refused once the packet has come in, where nobody drops it.
+    // The system reports an ICMP error of an earlier packet here.
     let _ = socket.send_to(b"x", (HERE, port));
 }
 
@@ -50,12 +50,15 @@ fn a_packet_is_reported_from_its_mark_to_the_foreign_rule_that_drops_it() {
         assert_eq!((ends.source.0, ends.destination), (HERE, (HERE, PORT)));
         let last = met.last().unwrap();
         assert_eq!((&*last.table, &*last.chain, last.family), ("wall", "checks", Some(TableFamily::Inet)));
-        assert!(matches!(last.met, Met::Rule { verdict: Some(Verdict::Drop), .. }), "{last:?}");
-        let Met::Rule { handle, .. } = last.met else { unreachable!() };
+        assert!(matches!(last.kind, TraceKind::Rule { verdict: Some(Verdict::Drop), .. }), "{last:?}");
+        let TraceKind::Rule { handle, .. } = last.kind else { unreachable!() };
         let rules = Socket::open().unwrap().rules(TableFamily::Inet, "wall", Some("checks")).unwrap();
         assert!(rules.iter().any(|(_, rule)| rule.handle == handle));
         let jump = met.iter().find(|event| event.chain == "entry").unwrap();
-        assert!(matches!(&jump.met, Met::Rule { verdict: Some(Verdict::Jump(to)), .. } if to == "checks"), "{jump:?}");
+        assert!(
+            matches!(&jump.kind, TraceKind::Rule { verdict: Some(Verdict::Jump(to)), .. } if to == "checks"),
+            "{jump:?}"
+        );
     });
 }
 
@@ -72,7 +75,10 @@ fn of_a_tcp_connection_the_packet_that_opens_it_is_reported() {
         let marked: Vec<&str> =
             met.iter().filter(|event| event.table == "marks").map(|event| event.chain.as_str()).collect();
         assert!(marked.contains(&"output") && marked.contains(&"prerouting"), "{met:?}");
-        assert!(met.iter().any(|event| event.chain == "entry" && event.met == Met::Policy { drops: false }), "{met:?}");
+        assert!(
+            met.iter().any(|event| event.chain == "entry" && event.kind == TraceKind::Policy { drops: false }),
+            "{met:?}"
+        );
     });
 }
 

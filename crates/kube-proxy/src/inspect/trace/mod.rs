@@ -1,5 +1,5 @@
-//! Takes a packet through the objects that are in this machine's kernel, one by one, and compares the result with the model's; if asked,
-//! also with what real packets meet.
+//! Traces a packet through the objects that are in this machine's kernel, one by one, and compares the verdict with the model's; with
+//! `--live` also with the kernel's trace of real packets.
 //!
 //! `report` prints.
 
@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
 use ferry_model::{FrontendAddr, Packet, ServiceState, Settings, Verdict, decide};
-use ferry_plane::{Batch, CommitError, Delta, Inspector, Plan, Traced, UnitId, Way, Words};
+use ferry_plane::{Batch, CommitError, Delta, Inspector, PacketPath, Plan, RuleTexts, Traced, UnitId};
 
 use super::comparison::{self, Comparison};
 use super::connection::Connection;
@@ -20,7 +20,7 @@ use super::engines::each_family;
 use super::known::{InFamily, Known};
 use super::objects::Objects;
 use crate::planes::Plane;
-use crate::platform::{self, Fate, Limits, Watched};
+use crate::platform::{self, PacketEnd, WatchLimits, WatchedFlow};
 
 /// The inputs of a trace.
 #[derive(Clone, Debug)]
@@ -33,8 +33,8 @@ pub struct TraceRequest<'a> {
     pub addresses: LocalAddresses,
     /// whose first packet is traced
     pub connection: Connection,
-    /// watch real packets, as long as this says; `None`: send for none
-    pub live: Option<Limits>,
+    /// the limits of watching real packets; `None`: none are watched
+    pub live: Option<WatchLimits>,
     /// as JSON, whose schema is that of docs/cli.md
     pub json: bool,
 }
@@ -47,12 +47,12 @@ struct Answers {
     /// what a run would change about the Services at this address, if the verdicts differ
     repair: Option<Repair>,
     /// the texts of the rules of a run
-    words: Words,
+    texts: RuleTexts,
     /// what real packets met
-    live: Option<Watched>,
+    live: Option<WatchedFlow>,
 }
 
-/// What a run would change.
+/// The operations of a run that would make the kernel's objects those of the model.
 #[derive(Debug, Default)]
 struct Repair {
     /// of the Services at the packet's destination, and of what all share
@@ -84,9 +84,9 @@ pub fn trace(objects: Objects, request: &TraceRequest<'_>) -> anyhow::Result<Com
         answers(engine, delta, (&packet, expected), services)
     })?;
     for one in shown.iter_mut().filter_map(|(_, one)| one.as_mut().ok()) {
-        let watch = |limits: &Limits| {
+        let watch = |limits: &WatchLimits| {
             announce(connection, *limits);
-            platform::watch_flow(&packet, *limits, &one.words)
+            platform::watch_flow(&packet, *limits, &one.texts)
         };
         one.live = live.as_ref().map(watch).transpose().context("watching packets")?;
     }
@@ -100,9 +100,9 @@ pub fn trace(objects: Objects, request: &TraceRequest<'_>) -> anyhow::Result<Com
 }
 
 /// Says on stderr that the client has to try now: objects of a cluster may have taken a while to come.
-fn announce(connection: &Connection, limits: Limits) {
+fn announce(connection: &Connection, limits: WatchLimits) {
     let seconds = limits.time.as_secs();
-    // Without a reader nobody misses it.
+    // A closed stderr is no reason not to trace.
     let _ = writeln!(
         io::stderr(),
         "watching for up to {seconds} s: let {} connect to {} now",
@@ -118,11 +118,11 @@ fn answers(
     services: &[&ServiceState],
 ) -> Result<Answers, CommitError> {
     engine.offer(delta);
-    let (words, mut traced) = (engine.words(), None);
-    engine.trace(&mut |tracer| traced = Some(tracer.trace(packet, &Way::recorded())))?;
+    let (texts, mut traced) = (engine.texts(), None);
+    engine.trace(&mut |tracer| traced = Some(tracer.trace(packet, &PacketPath::recorded())))?;
     let traced = traced.ok_or_else(|| CommitError::Unusable(io::Error::other("the engine has traced nothing")))?;
     let repair = if traced.verdict == expected { None } else { Some(Repair::of(engine.plan()?, packet, services)) };
-    Ok(Answers { traced, expected, repair, words, live: None })
+    Ok(Answers { traced, expected, repair, texts, live: None })
 }
 
 // === impl Repair ===
@@ -158,9 +158,9 @@ impl Answers {
     }
 
     /// True if packets came, and none was dropped that should go on. Who refuses a packet may not be nf_tables.
-    fn is_met(&self, live: &Watched) -> bool {
+    fn is_met(&self, live: &WatchedFlow) -> bool {
         let goes_on = matches!(self.expected, Verdict::Forward(_) | Verdict::Pass);
-        let all_go_on = || live.packets.iter().all(|packet| packet.fate == Fate::WentOn) && !live.lost;
+        let all_go_on = || live.packets.iter().all(|packet| packet.fate == PacketEnd::WentOn) && !live.lost;
         !live.packets.is_empty() && (!goes_on || all_go_on())
     }
 }

@@ -1,13 +1,13 @@
 //! The text of a trace, and its JSON.
 
 use ferry_model::Verdict;
-use ferry_plane::{Batch, Step};
+use ferry_plane::{Batch, PathStep};
 use serde_json::{Value, json};
 
 use super::{Answers, Repair};
 use crate::inspect::comparison;
 use crate::inspect::connection::Connection;
-use crate::platform::{Fate, Watched, WatchedPacket};
+use crate::platform::{PacketEnd, WatchedFlow, WatchedPacket};
 
 /// Operations of a repair that are printed for people.
 const OPERATIONS: usize = 5;
@@ -25,9 +25,9 @@ pub(super) fn text(connection: &Connection, answers: &Answers) -> String {
         Some(repair) => text += &format!("the model decides otherwise: {expected}\n{}", repairs(repair)),
     }
     text += &live.as_ref().map_or_else(String::new, fates);
-    let mut before: &[Step] = &[];
-    for (index, (way, end)) in traced.ways.iter().take(WAYS).enumerate() {
-        let now = way.steps();
+    let mut before: &[PathStep] = &[];
+    for (index, (path, end)) in traced.paths.iter().take(WAYS).enumerate() {
+        let now = path.steps();
         let shared = now.iter().zip(before).take_while(|(one, other)| one == other).count();
         if index > 0 {
             text += "or by another choice:\n";
@@ -36,14 +36,14 @@ pub(super) fn text(connection: &Connection, answers: &Answers) -> String {
         text += &format!("{INDENT}=> {end}\n");
         before = now;
     }
-    let more = traced.ways.len().saturating_sub(WAYS);
+    let more = traced.paths.len().saturating_sub(WAYS);
     if more > 0 {
         text += &format!("and {more} more choices\n");
     }
     text + &live.as_ref().map_or_else(String::new, packets)
 }
 
-fn line(Step { depth, text }: &Step) -> String {
+fn line(PathStep { depth, text }: &PathStep) -> String {
     format!("{}{}\n", INDENT.repeat(depth + 1), comparison::printable(text))
 }
 
@@ -61,15 +61,15 @@ fn repairs(Repair { here, elsewhere }: &Repair) -> String {
 }
 
 /// Where real packets ended, one line for each place.
-fn fates(live: &Watched) -> String {
+fn fates(live: &WatchedFlow) -> String {
     if live.packets.is_empty() {
         return "live: no such packet has come; over TCP and SCTP only those that open a connection count\n".to_owned();
     }
     let mut places: Vec<(String, usize)> = Vec::new();
     for packet in &live.packets {
         let place = match &packet.fate {
-            Fate::WentOn => "met no rule of nf_tables that drops or refuses them".to_owned(),
-            Fate::Ended { place, by } => comparison::printable(&format!("ended in {place}, by {by}")),
+            PacketEnd::WentOn => "met no rule of nf_tables that drops or refuses them".to_owned(),
+            PacketEnd::Ended { place, by } => comparison::printable(&format!("ended in {place}, by {by}")),
         };
         match places.iter_mut().find(|(known, _)| *known == place) {
             Some((_, count)) => *count += 1,
@@ -86,10 +86,10 @@ fn fates(live: &Watched) -> String {
 }
 
 /// The ways of real packets.
-fn packets(live: &Watched) -> String {
+fn packets(live: &WatchedFlow) -> String {
     let one = |(index, packet): (usize, &WatchedPacket)| {
-        let way: String = packet.way.steps().iter().map(line).collect();
-        format!("live, packet {}:\n{way}", index + 1)
+        let path: String = packet.path.steps().iter().map(line).collect();
+        format!("live, packet {}:\n{path}", index + 1)
     };
     live.packets.iter().enumerate().map(one).collect()
 }
@@ -100,29 +100,29 @@ pub(super) fn json(family: &str, connection: &Connection, answers: &Answers) -> 
     let repair = repair.as_ref().map(|Repair { here: Batch { create, replace, delete }, elsewhere }| {
         json!({"create": create, "replace": replace, "delete": delete, "elsewhere": elsewhere})
     });
-    let way = |(way, end): &(ferry_plane::Way, Verdict)| json!({"steps": steps(way.steps()), "end": end.to_string()});
+    let path = |(path, end): &(ferry_plane::PacketPath, Verdict)| json!({"steps": steps(path.steps()), "end": end.to_string()});
     json!({
         "family": family,
         "connection": connection.to_string(),
         "actual": traced.verdict.to_string(),
         "expected": expected.to_string(),
         "repair": repair,
-        "ways": traced.ways.iter().map(way).collect::<Vec<_>>(),
+        "ways": traced.paths.iter().map(path).collect::<Vec<_>>(),
         "live": live.as_ref().map(live_json),
     })
 }
 
-fn steps(steps: &[Step]) -> Vec<Value> {
-    steps.iter().map(|Step { depth, text }| json!({"depth": depth, "text": text})).collect()
+fn steps(steps: &[PathStep]) -> Vec<Value> {
+    steps.iter().map(|PathStep { depth, text }| json!({"depth": depth, "text": text})).collect()
 }
 
-fn live_json(live: &Watched) -> Value {
+fn live_json(live: &WatchedFlow) -> Value {
     let packet = |packet: &WatchedPacket| {
         let ended = match &packet.fate {
-            Fate::WentOn => Value::Null,
-            Fate::Ended { place, by } => json!({"place": place, "by": by}),
+            PacketEnd::WentOn => Value::Null,
+            PacketEnd::Ended { place, by } => json!({"place": place, "by": by}),
         };
-        json!({"steps": steps(packet.way.steps()), "ended": ended})
+        json!({"steps": steps(packet.path.steps()), "ended": ended})
     };
     json!({"packets": live.packets.iter().map(packet).collect::<Vec<_>>(), "lost": live.lost})
 }

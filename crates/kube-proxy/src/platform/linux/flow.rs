@@ -1,4 +1,4 @@
-//! Watches what the packets of a flow meet in this machine's nf_tables, of all programs: the kernel's own reports.
+//! Traces real packets of a flow through all tables of nf_tables, by the kernel's trace notifications.
 
 use std::collections::HashMap;
 use std::io;
@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use ferry_kernel::nft::{
-    Flow, FlowTrace, Headers, Met, Rule, Socket, TableFamily, TraceEvent, Verdict, expressions_text,
+    Flow, FlowTrace, Headers, Rule, Socket, TableFamily, TraceEvent, TraceKind, Verdict, expressions_text,
 };
 use ferry_model::Packet;
-use ferry_plane::{Way, Words};
+use ferry_plane::{PacketPath, RuleTexts};
 
-use crate::platform::watched::{Fate, Limits, Watched, WatchedPacket};
+use crate::platform::watched::{PacketEnd, WatchLimits, WatchedFlow, WatchedPacket};
 
 /// After the last packet that is wanted, and after the time is over: the reports about one packet may come in several datagrams.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -23,7 +23,7 @@ const OUTPUT: &str = "output";
 struct Assembly<'a, R> {
     /// the table that marks them
     marks: String,
-    words: &'a Words,
+    texts: &'a RuleTexts,
     /// the rules of a chain of a table
     rules: R,
     chains: HashMap<(TableFamily, String, String), Vec<Rule>>,
@@ -46,12 +46,12 @@ struct InFlight {
     seen: WatchedPacket,
 }
 
-/// Watches the packets that are like this one, until there are as many as wanted or the time is over. Nothing is changed but that a
-/// table of its own marks them meanwhile. `words` describe rules, others their expressions.
+/// Watches the packets that are like this one, until there are as many as wanted or the time is over. A table of its own marks them
+/// meanwhile; nothing else is changed. `texts` are those of known rules; others are described by their expressions.
 ///
 /// # Errors
 /// The system's; `EPERM` without `CAP_NET_ADMIN`.
-pub fn watch_flow(packet: &Packet, limits: Limits, words: &Words) -> io::Result<Watched> {
+pub fn watch_flow(packet: &Packet, limits: WatchLimits, texts: &RuleTexts) -> io::Result<WatchedFlow> {
     let flow = Flow {
         source: packet.source,
         destination: packet.destination,
@@ -66,7 +66,7 @@ pub fn watch_flow(packet: &Packet, limits: Limits, words: &Words) -> io::Result<
     };
     let (marks, chains, packets) = (trace.table().to_owned(), HashMap::new(), Vec::new());
     let most = limits.packets;
-    let mut assembly = Assembly { marks, words, rules, chains, packets, most, is_closed: false };
+    let mut assembly = Assembly { marks, texts, rules, chains, packets, most, is_closed: false };
     let (mut end, mut lost) = (Instant::now() + limits.time, false);
     loop {
         let left = end.saturating_duration_since(Instant::now());
@@ -79,7 +79,7 @@ pub fn watch_flow(packet: &Packet, limits: Limits, words: &Words) -> io::Result<
             lost |= trace.read(&mut |event| assembly.take(event))?.0;
         }
     }
-    Ok(Watched { packets: assembly.packets.into_iter().map(|packet| packet.seen).collect(), lost })
+    Ok(WatchedFlow { packets: assembly.packets.into_iter().map(|packet| packet.seen).collect(), lost })
 }
 
 // === impl Assembly ===
@@ -90,18 +90,20 @@ impl<R: FnMut(TableFamily, &str, &str) -> Vec<Rule>> Assembly<'_, R> {
             return self.begin(event);
         }
         let Some(at) = self.packet_of(&event) else { return };
-        let (text, cause, place) = (self.text(&event), self.cause(&event), place(&event));
+        let (cause, place) = (self.cause(&event), place(&event));
         let Some(packet) = self.packets.get_mut(at) else { return };
         packet.enter(&event, &place);
-        let depth = if packet.chain == event.chain { 1 } else { 2 };
-        let within = if depth == 1 { String::new() } else { format!("chain {}: ", event.chain) };
-        if let Some(text) = text {
-            packet.seen.way.step(depth, format_args!("{within}{text}"));
-        }
-        match &event.met {
-            Met::Rule { verdict: Some(Verdict::Drop), .. } => packet.seen.fate = Fate::Ended { place, by: cause },
-            Met::Policy { drops: true } => packet.seen.fate = Fate::Ended { place, by: "its policy".to_owned() },
-            Met::Rule { .. } | Met::End(_) | Met::Policy { drops: false } => {}
+        let Some(by) = cause else { return };
+        let is_base = packet.chain == event.chain;
+        let within = if is_base { String::new() } else { format!("chain {}: ", event.chain) };
+        let (text, drops) = match &event.kind {
+            TraceKind::Rule { verdict: None, .. } => (by.clone(), false),
+            TraceKind::Rule { verdict: Some(verdict), .. } => (format!("{by} => {verdict}"), *verdict == Verdict::Drop),
+            TraceKind::Policy { .. } | TraceKind::End(_) => ("policy drop".to_owned(), true),
+        };
+        packet.seen.path.step(if is_base { 1 } else { 2 }, format_args!("{within}{text}"));
+        if drops {
+            packet.seen.fate = PacketEnd::Ended { place, by };
         }
     }
 
@@ -131,37 +133,29 @@ impl<R: FnMut(TableFamily, &str, &str) -> Vec<Rule>> Assembly<'_, R> {
         if self.is_closed || self.packets.len() >= self.most {
             return;
         }
-        let mut way = Way::recorded();
-        way.step(0, format_args!("{} in hook {}", ends(&headers), event.chain));
+        let mut path = PacketPath::recorded();
+        path.step(0, format_args!("{} in hook {}", ends(&headers), event.chain));
         self.packets.push(InFlight {
             id: Some(event.packet),
             begun: event.chain,
             chain: String::new(),
             headers,
-            seen: WatchedPacket { way, fate: Fate::WentOn },
+            seen: WatchedPacket { path, fate: PacketEnd::WentOn },
         });
     }
 
-    /// What was met, as one line; `None` if it says nothing.
-    fn text(&mut self, event: &TraceEvent) -> Option<String> {
-        match &event.met {
-            Met::Rule { verdict, .. } => {
-                let verdict = verdict.as_ref().map_or_else(String::new, |verdict| format!(" => {verdict}"));
-                Some(format!("{}{verdict}", self.cause(event)))
-            }
-            Met::Policy { drops: true } => Some("policy drop".to_owned()),
-            Met::Policy { drops: false } | Met::End(_) => None,
-        }
-    }
-
-    /// The rule of an event.
-    fn cause(&mut self, event: &TraceEvent) -> String {
-        let Met::Rule { handle, .. } = event.met else { return String::new() };
-        let words = self.words;
-        let Some(rule) = self.rule(event, handle) else { return format!("rule with handle {handle}") };
+    /// The rule of an event, or the policy that drops; `None` for the end of a chain and for a policy that accepts.
+    fn cause(&mut self, event: &TraceEvent) -> Option<String> {
+        let handle = match event.kind {
+            TraceKind::Rule { handle, .. } => handle,
+            TraceKind::Policy { drops: true } => return Some("its policy".to_owned()),
+            TraceKind::Policy { drops: false } | TraceKind::End(_) => return None,
+        };
+        let texts = self.texts;
+        let Some(rule) = self.rule(event, handle) else { return Some(format!("rule with handle {handle}")) };
         let text = expressions_text(&rule.exprs);
         let comment = rule.comment.as_ref().map_or_else(String::new, |comment| format!(" comment {comment:?}"));
-        format!("rule {}{comment}", words.get(&text).unwrap_or(&text))
+        Some(format!("rule {}{comment}", texts.get(&text).unwrap_or(&text)))
     }
 
     fn rule(&mut self, event: &TraceEvent, handle: u64) -> Option<&Rule> {
@@ -182,7 +176,7 @@ impl InFlight {
         self.chain.clone_from(&event.chain);
         let changed = std::mem::replace(&mut self.headers, now) != now;
         let changed = if changed { format!(", now {}", ends(&now)) } else { String::new() };
-        self.seen.way.step(0, format_args!("{place}{changed}"));
+        self.seen.path.step(0, format_args!("{place}{changed}"));
     }
 }
 
@@ -203,18 +197,18 @@ mod tests {
 
     use super::*;
 
-    fn event(chain: &str, met: Met, port: Option<u16>) -> TraceEvent {
+    fn event(chain: &str, kind: TraceKind, port: Option<u16>) -> TraceEvent {
         let headers = port.map(|port| Headers {
             source: ([192, 0, 2, 1].into(), 40_000),
             destination: ([192, 0, 2, 2].into(), port),
         });
         let (table, chain) = chain.split_once(' ').unwrap();
         let family = Some(TableFamily::Inet);
-        TraceEvent { packet: 7, family, table: table.to_owned(), chain: chain.to_owned(), met, headers }
+        TraceEvent { packet: 7, family, table: table.to_owned(), chain: chain.to_owned(), kind, headers }
     }
 
-    fn rule(handle: u64, verdict: Option<Verdict>) -> Met {
-        Met::Rule { handle, verdict }
+    fn rule(handle: u64, verdict: Option<Verdict>) -> TraceKind {
+        TraceKind::Rule { handle, verdict }
     }
 
     fn assembled(events: Vec<TraceEvent>) -> Vec<WatchedPacket> {
@@ -226,15 +220,15 @@ mod tests {
             _ => Vec::new(),
         };
         let (chains, packets) = (HashMap::new(), Vec::new());
-        let words = Words::from([("[accept]".to_owned(), "let it pass".to_owned())]);
+        let texts = RuleTexts::from([("[accept]".to_owned(), "let it pass".to_owned())]);
         let marks = "marks".to_owned();
-        let mut assembly = Assembly { marks, words: &words, rules, chains, packets, most: 2, is_closed: false };
+        let mut assembly = Assembly { marks, texts: &texts, rules, chains, packets, most: 2, is_closed: false };
         events.into_iter().for_each(|event| assembly.take(event));
         assembly.packets.into_iter().map(|packet| packet.seen).collect()
     }
 
     fn lines(packet: &WatchedPacket) -> Vec<String> {
-        packet.way.steps().iter().map(|step| format!("{} {}", step.depth, step.text)).collect()
+        packet.path.steps().iter().map(|step| format!("{} {}", step.depth, step.text)).collect()
     }
 
     #[test]
@@ -242,7 +236,7 @@ mod tests {
         let packets = assembled(vec![
             event("marks prerouting", rule(1, None), Some(80)),
             event("marks prerouting", rule(1, None), None),
-            event("marks prerouting", Met::Policy { drops: false }, None),
+            event("marks prerouting", TraceKind::Policy { drops: false }, None),
             event("nat dstnat", rule(2, Some(Verdict::Jump("services".to_owned()))), Some(80)),
             event("nat services", rule(3, Some(Verdict::Accept)), None),
             event("fw forward", rule(4, Some(Verdict::Drop)), Some(8080)),
@@ -260,22 +254,22 @@ mod tests {
             ]
         );
         let by = "rule [drop] comment \"no\"".to_owned();
-        assert_eq!(packets[0].fate, Fate::Ended { place: "table inet fw, chain forward".to_owned(), by });
+        assert_eq!(packets[0].fate, PacketEnd::Ended { place: "table inet fw, chain forward".to_owned(), by });
     }
 
     #[test]
     fn a_packet_that_is_sent_again_is_another_one_and_one_to_this_machine_the_same() {
         let marked = |hook| event(&format!("marks {hook}"), rule(1, None), Some(80));
-        let policy = || event("fw input", Met::Policy { drops: true }, Some(80));
+        let policy = || event("fw input", TraceKind::Policy { drops: true }, Some(80));
         assert_eq!(assembled(vec![marked("prerouting"), policy(), marked("prerouting"), policy()]).len(), 2);
         let with_number = |packet, event| TraceEvent { packet, ..event };
         let comes_in = [marked("prerouting"), policy()].map(|event| with_number(8, event));
         let packets = assembled([vec![marked("output")], comes_in.to_vec()].concat());
         assert_eq!(packets.len(), 1);
-        assert!(matches!(&packets[0].fate, Fate::Ended { by, .. } if by == "its policy"));
+        assert!(matches!(&packets[0].fate, PacketEnd::Ended { by, .. } if by == "its policy"));
         assert_eq!(assembled(vec![policy()]).len(), 0, "nobody has marked it");
         let sent_thrice = [marked("prerouting"), marked("prerouting"), marked("prerouting"), policy()];
         let packets = assembled(sent_thrice.to_vec());
-        assert!(packets.len() == 2 && packets.iter().all(|packet| packet.fate == Fate::WentOn), "{packets:?}");
+        assert!(packets.len() == 2 && packets.iter().all(|packet| packet.fate == PacketEnd::WentOn), "{packets:?}");
     }
 }
