@@ -31,6 +31,13 @@ pub fn push_escaped(out: &mut String, text: &str) {
     }
 }
 
+/// A text with non-printable characters escaped, see [`push_escaped`].
+pub fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    push_escaped(&mut escaped, text);
+    escaped
+}
+
 /// Joins the lines of a text with `; `, escaped. Lines of white space are left out.
 pub fn in_one_line(text: &str) -> String {
     let mut joined = String::new();

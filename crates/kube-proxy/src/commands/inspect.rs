@@ -13,8 +13,8 @@ use super::config::{Configured, Notice, complete};
 use super::inputs;
 use crate::cli::{Flags, Inspection};
 use crate::inspect::{
-    Comparison, Connection, ExplainRequest, LocalAddresses, Objects, PlanRequest, Question, RenderRequest,
-    TraceRequest, VerifyRequest, explain, plan, render, service_name, trace, verify,
+    Comparison, Connection, ExplainRequest, InspectedNode, LocalAddresses, Objects, PlanRequest, Question,
+    RenderRequest, TraceRequest, VerifyRequest, explain, plan, render, service_name, trace, verify,
 };
 use crate::logging;
 use crate::platform::WatchLimits;
@@ -26,7 +26,7 @@ const DIFFERS: u8 = 2;
 /// The time limit of `trace --live` in seconds, and its number of packets, if none are given.
 const LIVE_SECONDS: u64 = 10;
 const LIVE_PACKETS: u64 = 1;
-/// The most that can be asked for: all ways are kept until the end.
+/// The most that can be asked for: all paths are kept until the end.
 const MOST_SECONDS: u64 = 3600;
 const MOST_PACKETS: u64 = 1000;
 
@@ -46,6 +46,7 @@ pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyh
     config.validate()?;
     let settings = &Settings::from_config(config, &configured.node_name);
     let addresses = local_addresses(flags.list("local-addresses"), inspection)?;
+    let node = InspectedNode { config, settings, addresses };
     let json = flags.is_true("json");
     match inspection {
         Inspection::Explain => {
@@ -57,27 +58,27 @@ pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyh
             }
             let colours =
                 io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-            let request = ExplainRequest { config, settings, addresses, question, json, colours };
+            let request = ExplainRequest { node, question, json, colours };
             Ok((explain(objects(flags, &configured, settings)?, &request)?, ExitCode::SUCCESS))
         }
         Inspection::Plan => {
-            let request = PlanRequest { config, settings, addresses, json };
+            let request = PlanRequest { node, json };
             Ok(compared(plan(objects(flags, &configured, settings)?, &request)?))
         }
         Inspection::Trace => {
             let interface = flags.path("in").map(str::to_owned);
             let connection = Connection { interface, ..asked.parse()? };
             let live = live(flags)?;
-            let request = TraceRequest { config, settings, addresses, connection, live, json };
+            let request = TraceRequest { node, connection, live, json };
             Ok(compared(trace(objects(flags, &configured, settings)?, &request)?))
         }
         Inspection::Verify => {
-            let request = VerifyRequest { config, settings, addresses, sample: sample(flags)?, json };
+            let request = VerifyRequest { node, sample: sample(flags)?, json };
             Ok(compared(verify(objects(flags, &configured, settings)?, &request)?))
         }
         Inspection::Render => {
             let service = flags.path("service").map(service_name).transpose().context("--service")?;
-            let request = RenderRequest { config, settings, addresses, service, part: flags.path("part"), json };
+            let request = RenderRequest { node, service, part: flags.path("part"), json };
             Ok((render(objects(flags, &configured, settings)?, &request)?, ExitCode::SUCCESS))
         }
     }

@@ -1,7 +1,7 @@
 //! The output of subcommands that compare the kernel with the desired state, family by family.
 
 use ferry_api::object::Family;
-use ferry_kernel::text::push_escaped;
+use ferry_kernel::text::escaped;
 use ferry_plane::Batch;
 use serde_json::{Value, json};
 
@@ -46,20 +46,13 @@ pub(super) fn failed<T>(shown: &Shown<T>) -> bool {
     shown.iter().any(|(_, result)| result.is_err())
 }
 
-/// Text of other programs in which no character can move the cursor or forge a line.
-pub(super) fn printable(text: &str) -> String {
-    let mut escaped = String::new();
-    push_escaped(&mut escaped, text);
-    escaped
-}
-
 /// A line for each operation, after this text, and the number of those beyond `most`.
 pub(super) fn operations(batch: &Batch<String>, before: &str, most: usize) -> String {
     let Batch { create, replace, delete } = batch;
     let all = [("create", create), ("replace", replace), ("delete", delete)];
     let lines = all
         .into_iter()
-        .flat_map(|(op, list)| list.iter().map(move |object| format!("{before}{op} {}\n", printable(object))));
+        .flat_map(|(op, list)| list.iter().map(move |object| format!("{before}{op} {}\n", escaped(object))));
     let more = batch.len().saturating_sub(most);
     let more = if more == 0 { String::new() } else { format!("    and {more} more\n") };
     lines.take(most).collect::<String>() + &more

@@ -23,17 +23,15 @@ use crate::{planes, platform};
 /// Nodes that an error names.
 const NAMED: usize = 10;
 
-/// The configuration by which objects are resolved.
-#[derive(Clone, Copy, Debug)]
-pub struct DesiredSetup<'a> {
-    /// valid, with all defaults, in the mode
+/// The node that a subcommand is about: its configuration and its addresses.
+#[derive(Clone, Debug)]
+pub struct InspectedNode<'a> {
+    /// valid, with all defaults; its mode is inspected
     pub config: &'a KubeProxyConfiguration,
     /// the settings of this configuration that affect traffic
     pub settings: &'a Settings,
-    /// the capabilities of the mode
-    pub profile: Profile,
     /// the addresses of the node's interfaces
-    pub addresses: &'a LocalAddresses,
+    pub addresses: LocalAddresses,
 }
 
 /// The addresses of a node's interfaces, on which the addresses of node ports depend.
@@ -57,19 +55,20 @@ pub struct Desired {
     core: Core,
 }
 
-/// The desired state of both families on the Node of these settings.
+/// The desired state of both families on a node, in a mode with these capabilities.
 ///
 /// # Errors
 /// If the objects lack what the start of a run would wait for, or it would fail.
-pub fn desired(objects: Objects, setup: DesiredSetup<'_>) -> anyhow::Result<Desired> {
-    let addresses = addresses(&objects, &setup.settings.node_name, setup.addresses)?;
-    let missing = missing_node(&objects, &setup.settings.node_name);
+pub fn desired(objects: Objects, inspected: &InspectedNode<'_>, profile: Profile) -> anyhow::Result<Desired> {
+    let InspectedNode { config, settings, addresses } = inspected;
+    let addresses = self::addresses(&objects, &settings.node_name, addresses)?;
+    let missing = missing_node(&objects, &settings.node_name);
     let (node, events) = objects.into_parts();
     let (engines, mailboxes): (Vec<_>, Vec<(Family, Receiver)>) = Family::ALL.into_iter().map(mailbox).unzip();
     let mut core = Core::new(CoreSetup {
-        settings: setup.settings.clone(),
-        config: setup.config.clone(),
-        profile: setup.profile,
+        settings: (*settings).clone(),
+        config: (*config).clone(),
+        profile,
         addresses: addresses.clone(),
         node,
         engines,

@@ -3,13 +3,11 @@
 use std::sync::mpsc;
 
 use anyhow::bail;
-use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
-use ferry_model::Settings;
 use ferry_plane::{CommitError, Delta, Inspector};
 
 use super::comparison::Shown;
-use super::desired::Desired;
+use super::desired::{Desired, InspectedNode};
 use crate::planes::{InheritedSockets, Opening, Plane};
 use crate::platform;
 use crate::threads::Threads;
@@ -25,7 +23,7 @@ const INPUTS: usize = 64;
 pub(super) fn each_family<T>(
     plane: &Plane,
     families: &[Family],
-    (config, settings): (&KubeProxyConfiguration, &Settings),
+    node: &InspectedNode<'_>,
     desired: &Desired,
     mut show: impl FnMut(Family, &mut dyn Inspector, Delta) -> Result<T, CommitError>,
 ) -> anyhow::Result<Shown<T>> {
@@ -35,6 +33,7 @@ pub(super) fn each_family<T>(
     }
     let (inputs, _unread) = mpsc::sync_channel(INPUTS);
     let (threads, sockets) = (Threads::rehearsal(), InheritedSockets::default());
+    let InspectedNode { config, settings, .. } = node;
     let opening =
         Opening { families: &supported, config, settings, threads: &threads, sockets: &sockets, inputs: &inputs };
     let mut shown = Vec::new();

@@ -1,13 +1,11 @@
 //! Says what a run would change in this machine's kernel now, Service by Service.
 
-use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
-use ferry_model::Settings;
 use ferry_plane::{Batch, Plan, UnitId};
 use serde_json::{Value, json};
 
 use super::comparison::{self, Comparison};
-use super::desired::{DesiredSetup, LocalAddresses, desired};
+use super::desired::{InspectedNode, desired};
 use super::engines::each_family;
 use super::objects::Objects;
 use crate::planes::Plane;
@@ -15,12 +13,8 @@ use crate::planes::Plane;
 /// The inputs of a plan.
 #[derive(Clone, Debug)]
 pub struct PlanRequest<'a> {
-    /// valid, with all defaults; its mode is planned
-    pub config: &'a KubeProxyConfiguration,
-    /// the settings of this configuration that affect traffic
-    pub settings: &'a Settings,
-    /// the addresses of the node's interfaces
-    pub addresses: LocalAddresses,
+    /// the node, and the mode
+    pub node: InspectedNode<'a>,
     /// as JSON, whose schema is that of docs/cli.md
     pub json: bool,
 }
@@ -33,12 +27,11 @@ const LISTED: usize = 20;
 /// # Errors
 /// If this build lacks the mode, the mode can't be planned or used here for any family, or the objects lack what [`desired`] needs.
 pub fn plan(objects: Objects, request: &PlanRequest<'_>) -> anyhow::Result<Comparison> {
-    let PlanRequest { config, settings, addresses, json } = request;
-    let mode = config.configured_mode();
+    let PlanRequest { node, json } = request;
+    let mode = node.config.configured_mode();
     let plane = Plane::named(mode)?;
-    let setup = DesiredSetup { config, settings, profile: plane.offline(config).profile, addresses };
-    let desired = desired(objects, setup)?;
-    let plans = each_family(&plane, &Family::ALL, (config, settings), &desired, |_, engine, delta| {
+    let desired = desired(objects, node, plane.offline(node.config).profile)?;
+    let plans = each_family(&plane, &Family::ALL, node, &desired, |_, engine, delta| {
         engine.offer(delta);
         engine.plan()
     })?;

@@ -1,25 +1,19 @@
 //! Prints what a mode would have in the kernel, as text that the tools of its subsystems load.
 
 use anyhow::{Context as _, bail};
-use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::ObjectName;
-use ferry_model::Settings;
 use ferry_plane::{Delta, UnitId};
 use serde_json::json;
 
-use super::desired::{Desired, DesiredSetup, LocalAddresses, desired};
+use super::desired::{Desired, InspectedNode, desired};
 use super::objects::Objects;
 use crate::planes::{Part, Plane, Rendering};
 
 /// The inputs of a rendering.
 #[derive(Clone, Debug)]
 pub struct RenderRequest<'a> {
-    /// valid, with all defaults; its mode is rendered
-    pub config: &'a KubeProxyConfiguration,
-    /// the settings of this configuration that affect traffic
-    pub settings: &'a Settings,
-    /// the addresses of the node's interfaces
-    pub addresses: LocalAddresses,
+    /// the node, and the mode
+    pub node: InspectedNode<'a>,
     /// this Service alone
     pub service: Option<ObjectName>,
     /// this part alone, without a heading
@@ -36,10 +30,11 @@ const VERSION: u32 = 1;
 /// # Errors
 /// If this build lacks the mode, the mode the part, or the objects the Service or what [`desired`] needs.
 pub fn render(objects: Objects, request: &RenderRequest<'_>) -> anyhow::Result<String> {
-    let RenderRequest { config, settings, addresses, service, part, json } = request;
+    let RenderRequest { node, service, part, json } = request;
+    let config = node.config;
     let mode = config.configured_mode();
     let offline = Plane::named(mode)?.offline(config);
-    let mut desired = desired(objects, DesiredSetup { config, settings, profile: offline.profile, addresses })?;
+    let mut desired = desired(objects, node, offline.profile)?;
     if let Some(name) = service {
         desired.families.iter_mut().for_each(|(_, delta)| keep_service(delta, name));
         check_service(name, &desired)?;

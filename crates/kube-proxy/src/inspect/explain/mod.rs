@@ -14,12 +14,9 @@ mod question;
 mod service;
 mod tree;
 
-use ferry_api::config::KubeProxyConfiguration;
-use ferry_model::Settings;
-
 pub use self::question::{Question, service_name};
 use self::tree::Answer;
-use super::desired::{DesiredSetup, LocalAddresses, desired};
+use super::desired::{InspectedNode, desired};
 use super::known::Known;
 use super::objects::Objects;
 use crate::planes::Plane;
@@ -27,12 +24,8 @@ use crate::planes::Plane;
 /// The inputs of an explanation.
 #[derive(Clone, Debug)]
 pub struct ExplainRequest<'a> {
-    /// valid, with all defaults; what happens depends on its mode
-    pub config: &'a KubeProxyConfiguration,
-    /// the settings of this configuration that affect traffic
-    pub settings: &'a Settings,
-    /// the addresses of the node's interfaces
-    pub addresses: LocalAddresses,
+    /// the node, and the mode
+    pub node: InspectedNode<'a>,
     /// what is asked
     pub question: Question,
     /// as JSON, whose schema is that of docs/cli.md
@@ -46,9 +39,9 @@ pub struct ExplainRequest<'a> {
 /// # Errors
 /// If this build lacks the mode, the objects a Service that is asked about, or what [`desired`] needs.
 pub fn explain(objects: Objects, request: &ExplainRequest<'_>) -> anyhow::Result<String> {
-    let ExplainRequest { config, settings, addresses, question, json, colours } = request;
-    let profile = Plane::named(config.configured_mode())?.offline(config).profile;
-    let desired = desired(objects, DesiredSetup { config, settings, profile, addresses })?;
+    let ExplainRequest { node, question, json, colours } = request;
+    let profile = Plane::named(node.config.configured_mode())?.offline(node.config).profile;
+    let desired = desired(objects, node, profile)?;
     let known = Known::of(&desired, profile)?;
     let mut answer = Answer::new(question.to_string());
     match question {

@@ -1,8 +1,7 @@
 //! An answer: problems, and a tree of facts.
 
+use ferry_kernel::text::escaped;
 use serde_json::{Value, json};
-
-use crate::inspect::comparison::printable;
 
 /// The version of the JSON schema.
 const VERSION: u32 = 1;
@@ -48,7 +47,7 @@ impl Answer {
         let (begin, end) = if colours { PROBLEM } else { ("", "") };
         let mut text = String::new();
         for problem in &self.problems {
-            text += &format!("{begin}problem: {}{end}\n", printable(problem));
+            text += &format!("{begin}problem: {}{end}\n", escaped(problem));
         }
         self.facts.iter().for_each(|tree| tree.print(0, &mut text));
         text
@@ -73,7 +72,7 @@ impl Tree {
     }
 
     fn print(&self, depth: usize, text: &mut String) {
-        *text += &format!("{}{}\n", INDENT.repeat(depth), printable(&self.text));
+        *text += &format!("{}{}\n", INDENT.repeat(depth), escaped(&self.text));
         self.children.iter().for_each(|child| child.print(depth + 1, text));
     }
 

@@ -8,14 +8,13 @@ mod report;
 use std::io::{self, Write as _};
 
 use anyhow::{Context as _, bail};
-use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
-use ferry_model::{FrontendAddr, Packet, ServiceState, Settings, Verdict, decide};
+use ferry_model::{FrontendAddr, Packet, ServiceState, Verdict, decide};
 use ferry_plane::{Batch, CommitError, Delta, Inspector, PacketPath, Plan, RuleTexts, Traced, UnitId};
 
 use super::comparison::{self, Comparison};
 use super::connection::Connection;
-use super::desired::{DesiredSetup, LocalAddresses, desired};
+use super::desired::{InspectedNode, desired};
 use super::engines::each_family;
 use super::known::{InFamily, Known};
 use super::objects::Objects;
@@ -25,12 +24,8 @@ use crate::platform::{self, PacketEnd, WatchLimits, WatchedFlow};
 /// The inputs of a trace.
 #[derive(Clone, Debug)]
 pub struct TraceRequest<'a> {
-    /// valid, with all defaults; its mode is traced
-    pub config: &'a KubeProxyConfiguration,
-    /// the settings of this configuration that affect traffic
-    pub settings: &'a Settings,
-    /// the addresses of the node's interfaces
-    pub addresses: LocalAddresses,
+    /// the node, and the mode
+    pub node: InspectedNode<'a>,
     /// whose first packet is traced
     pub connection: Connection,
     /// the limits of watching real packets; `None`: none are watched
@@ -67,21 +62,23 @@ struct Repair {
 /// If this build lacks the mode, its objects can't be read from outside, it can't be used here for the connection's family, or the objects
 /// lack what [`desired`] needs.
 pub fn trace(objects: Objects, request: &TraceRequest<'_>) -> anyhow::Result<Comparison> {
-    let TraceRequest { config, settings, addresses, connection, live, json } = request;
-    let plane = Plane::named(config.configured_mode())?;
-    let profile = plane.offline(config).profile;
-    let desired = desired(objects, DesiredSetup { config, settings, profile, addresses })?;
+    let TraceRequest { node, connection, live, json } = request;
+    let plane = Plane::named(node.config.configured_mode())?;
+    let profile = plane.offline(node.config).profile;
+    let desired = desired(objects, node, profile)?;
     let known = Known::of(&desired, profile)?;
     let packet = connection.packet(&desired.addresses);
     if packet.interface.is_none() && connection.interface.is_some() {
         bail!("--in: {} is an address of this machine, from which no packet comes in", connection.client);
     }
     let family = Family::of(connection.client);
-    let mut shown = each_family(&plane, &[family], (config, settings), &desired, |family, engine, delta| {
+    let mut shown = each_family(&plane, &[family], node, &desired, |family, engine, delta| {
         let in_family = known.family(family);
         let InFamily { base, context, services, .. } = in_family;
         let expected = decide(services.iter().copied(), base, &packet, context, &profile);
-        answers(engine, delta, (&packet, expected), services)
+        let answers = answers(engine, delta, (&packet, expected), services)?;
+        let texts = if live.is_some() { engine.texts() } else { RuleTexts::new() };
+        Ok(Answers { texts, ..answers })
     })?;
     for one in shown.iter_mut().filter_map(|(_, one)| one.as_mut().ok()) {
         let watch = |limits: &WatchLimits| {
@@ -118,11 +115,11 @@ fn answers(
     services: &[&ServiceState],
 ) -> Result<Answers, CommitError> {
     engine.offer(delta);
-    let (texts, mut traced) = (engine.texts(), None);
+    let mut traced = None;
     engine.trace(&mut |tracer| traced = Some(tracer.trace(packet, &PacketPath::recorded())))?;
     let traced = traced.ok_or_else(|| CommitError::Unusable(io::Error::other("the engine has traced nothing")))?;
     let repair = if traced.verdict == expected { None } else { Some(Repair::of(engine.plan()?, packet, services)) };
-    Ok(Answers { traced, expected, repair, texts, live: None })
+    Ok(Answers { traced, expected, repair, texts: RuleTexts::new(), live: None })
 }
 
 // === impl Repair ===

@@ -1,5 +1,6 @@
 //! The text of a trace, and its JSON.
 
+use ferry_kernel::text::escaped;
 use ferry_model::Verdict;
 use ferry_plane::{Batch, PathStep};
 use serde_json::{Value, json};
@@ -44,7 +45,7 @@ pub(super) fn text(connection: &Connection, answers: &Answers) -> String {
 }
 
 fn line(PathStep { depth, text }: &PathStep) -> String {
-    format!("{}{}\n", INDENT.repeat(depth + 1), comparison::printable(text))
+    format!("{}{}\n", INDENT.repeat(depth + 1), escaped(text))
 }
 
 /// The operations by which a run would repair what differs.
@@ -69,7 +70,7 @@ fn fates(live: &WatchedFlow) -> String {
     for packet in &live.packets {
         let place = match &packet.fate {
             PacketEnd::WentOn => "met no rule of nf_tables that drops or refuses them".to_owned(),
-            PacketEnd::Ended { place, by } => comparison::printable(&format!("ended in {place}, by {by}")),
+            PacketEnd::Ended { place, by } => escaped(&format!("ended in {place}, by {by}")),
         };
         match places.iter_mut().find(|(known, _)| *known == place) {
             Some((_, count)) => *count += 1,

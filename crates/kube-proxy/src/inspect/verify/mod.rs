@@ -10,14 +10,13 @@ mod report;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::{Family, ObjectName};
-use ferry_model::{Packet, ServiceState, Settings, Verdict};
+use ferry_model::{Packet, ServiceState, Verdict};
 use ferry_plane::{Batch, CommitError, Delta, Inspector, UnitId};
 
 use self::expected::Expected;
 use super::comparison::{self, Comparison};
-use super::desired::{DesiredSetup, LocalAddresses, desired};
+use super::desired::{InspectedNode, desired};
 use super::engines::each_family;
 use super::known::{InFamily, Known};
 use super::objects::Objects;
@@ -29,12 +28,8 @@ const KEPT: usize = 3;
 /// The inputs of a comparison.
 #[derive(Clone, Debug)]
 pub struct VerifyRequest<'a> {
-    /// valid, with all defaults; its mode is compared
-    pub config: &'a KubeProxyConfiguration,
-    /// the settings of this configuration that affect traffic
-    pub settings: &'a Settings,
-    /// the addresses of the node's interfaces
-    pub addresses: LocalAddresses,
+    /// the node, and the mode
+    pub node: InspectedNode<'a>,
     /// the number of Services, evenly spread over all; `None` for all of them
     pub sample: Option<usize>,
     /// as JSON, whose schema is that of docs/cli.md
@@ -75,12 +70,12 @@ struct Difference {
 /// If this build lacks the mode, its objects can't be read from outside, it can't be used here for any family, or the objects lack what
 /// [`desired`] needs.
 pub fn verify(objects: Objects, request: &VerifyRequest<'_>) -> anyhow::Result<Comparison> {
-    let VerifyRequest { config, settings, addresses, sample, json } = request;
-    let plane = Plane::named(config.configured_mode())?;
-    let profile = plane.offline(config).profile;
-    let desired = desired(objects, DesiredSetup { config, settings, profile, addresses })?;
+    let VerifyRequest { node, sample, json } = request;
+    let plane = Plane::named(node.config.configured_mode())?;
+    let profile = plane.offline(node.config).profile;
+    let desired = desired(objects, node, profile)?;
     let known = Known::of(&desired, profile)?;
-    let compared = each_family(&plane, &Family::ALL, (config, settings), &desired, |family, engine, delta| {
+    let compared = each_family(&plane, &Family::ALL, node, &desired, |family, engine, delta| {
         let in_family = known.family(family);
         let expected = Expected::new(in_family, profile);
         compare(engine, delta, &sampled(&in_family.services, *sample), (in_family, &expected, &desired.addresses))
