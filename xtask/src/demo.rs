@@ -5,6 +5,7 @@ pub(crate) mod guest;
 mod lab;
 mod namespace;
 
+use crate::package::EXECUTABLE;
 use crate::setup::{self, Use};
 use crate::shell::{Metadata, cargo, run as run_command};
 use anyhow::{Context, Result, bail};
@@ -54,7 +55,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let metadata = Metadata::load()?;
     let profile = if release { "release" } else { "dev" };
     println!("building kube-proxy (profile {profile})");
-    run_command(cargo().args(["build", "--quiet", "--package", "ferry-kube-proxy", "--profile", profile]))?;
+    let features = if release { String::new() } else { metadata.features_of_workspace(EXECUTABLE) };
+    let mut build = cargo();
+    build.args(["build", "--quiet", "--package", EXECUTABLE, "--profile", profile, "--features", &features]);
+    run_command(&mut build)?;
     let program = metadata.target_directory.join(if release { "release" } else { "debug" }).join("kube-proxy");
 
     let lab = Lab::build(&metadata.workspace_root.join("examples/hello"))?;

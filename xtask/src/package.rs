@@ -6,6 +6,8 @@ use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The package of the executable.
+pub(crate) const EXECUTABLE: &str = "ferry-kube-proxy";
 /// The largest executable that is released: nodes keep it in memory, and load it over slow lines.
 const MOST_BYTES: u64 = 12_000_000;
 /// The time of all files in a release, in seconds since 1970.
@@ -33,12 +35,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     run_command(&mut command)
 }
 
-/// Builds a static executable of the development profile, `target/static/kube-proxy`, which the tests run in an image from scratch.
+/// Builds a static executable of the development profile, `target/static/kube-proxy`, which the tests run in an image from scratch. Its
+/// crates are those of the tests' build.
 ///
 /// # Errors
 /// If the build fails.
 pub(crate) fn for_tests(metadata: &Metadata) -> Result<()> {
-    build_static("dev")?;
+    build_static("dev", &metadata.features_of_workspace(EXECUTABLE))?;
     // A test that ran it under this name would not run what it tests; the next build puts the dynamic one there.
     let folder = metadata.target_directory.join("static");
     std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -49,20 +52,12 @@ pub(crate) fn for_tests(metadata: &Metadata) -> Result<()> {
 
 /// Builds the executable for nodes, and the static one for the image from scratch.
 fn build_both(metadata: &Metadata) -> Result<[PathBuf; 2]> {
-    build_static("release")?;
+    build_static("release", "")?;
     let built = metadata.target_directory.join("release/kube-proxy");
     // The next build replaces the file of this name.
     let fixed = metadata.target_directory.join("release/kube-proxy-static");
     std::fs::copy(&built, &fixed).with_context(|| format!("copying {}", built.display()))?;
-    run_command(cargo().args([
-        "build",
-        "--quiet",
-        "--release",
-        "--package",
-        "ferry-kube-proxy",
-        "--bin",
-        "kube-proxy",
-    ]))?;
+    run_command(cargo().args(["build", "--quiet", "--release", "--package", EXECUTABLE, "--bin", "kube-proxy"]))?;
     Ok([built, fixed])
 }
 
@@ -74,20 +69,10 @@ fn check_size(executable: &Path) -> Result<()> {
 
 /// Builds the executable so that it needs no shared library (docs/decisions/0057-static-executable.md). Only the last step differs from
 /// `cargo build`: the C library is linked into it.
-fn build_static(profile: &str) -> Result<()> {
+fn build_static(profile: &str, features: &str) -> Result<()> {
     let mut command = cargo();
-    command.args([
-        "rustc",
-        "--quiet",
-        "--profile",
-        profile,
-        "--package",
-        "ferry-kube-proxy",
-        "--bin",
-        "kube-proxy",
-        "--",
-    ]);
-    run_command(command.args(["-C", "target-feature=+crt-static"]))
+    command.args(["rustc", "--quiet", "--profile", profile, "--package", EXECUTABLE, "--bin", "kube-proxy"]);
+    run_command(command.args(["--features", features, "--", "-C", "target-feature=+crt-static"]))
 }
 
 /// `SOURCE_DATE_EPOCH`, or the time of the last commit.

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -47,6 +48,19 @@ impl Metadata {
             .context("starting cargo metadata")?;
         ensure!(output.status.success(), "cargo metadata: {}", output.status);
         serde_json::from_slice(&output.stdout).context("reading the output of cargo metadata")
+    }
+
+    /// The features with which a build of the whole workspace compiles the direct dependencies of a package, as `--features` takes them.
+    /// A build of this package alone with them finds what the workspace's build left, instead of compiling most crates once more.
+    pub(crate) fn features_of_workspace(&self, package: &str) -> String {
+        let normal = |dependency: &&Dependency| dependency.kind.is_none();
+        let own = self.packages.iter().filter(|one| one.name == package).flat_map(|one| &one.dependencies);
+        let direct: BTreeSet<&str> = own.filter(normal).map(|dependency| dependency.name.as_str()).collect();
+        let all = self.packages.iter().flat_map(|package| &package.dependencies);
+        let features = all
+            .filter(|dependency| direct.contains(dependency.name.as_str()))
+            .flat_map(|dependency| dependency.features.iter().map(|feature| format!("{}/{feature}", dependency.name)));
+        features.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(",")
     }
 }
 
@@ -111,7 +125,10 @@ pub(crate) fn install_subcommand(name: &str) -> Result<()> {
         return Ok(());
     }
     println!("installing cargo-{name}");
-    run(cargo().args(["install", "--quiet", "--locked", "--debug", &format!("cargo-{name}")]))
+    let mut install = cargo();
+    install.args(["install", "--quiet", "--locked", "--debug", &format!("cargo-{name}")]);
+    // Its debug information would be a sixth of the build.
+    run(install.env("CARGO_PROFILE_DEV_DEBUG", "none"))
 }
 
 /// Refuses arguments where a command takes none.
@@ -131,4 +148,28 @@ pub(crate) fn on_path(program: &str) -> bool {
     std::env::split_paths(&path)
         .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
         .any(|folder| folder.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The packages that cargo compiles for the executable, each with its features.
+    fn compiled(selection: &[&str]) -> BTreeSet<String> {
+        let mut command = cargo();
+        command.args(["tree", "--prefix", "none", "--no-dedupe", "--format", "{p} {f}"]).args(selection);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().lines().map(Into::into).collect()
+    }
+
+    #[test]
+    fn the_executable_alone_is_compiled_as_in_the_whole_workspace() {
+        let package = crate::package::EXECUTABLE;
+        let features = Metadata::load().unwrap().features_of_workspace(package);
+        let alone = compiled(&["--package", package, "--edges", "normal,build", "--features", &features]);
+        let all = compiled(&["--workspace", "--edges", "normal,build,dev"]);
+        let again: Vec<_> = alone.difference(&all).collect();
+        assert!(again.is_empty(), "compiled once more: {again:?}");
+    }
 }
