@@ -22,6 +22,7 @@ const MODES: Values = Values::OneOf(&["iptables", "ipvs", "nftables", "userspace
 /// The flags whose values are not just any text.
 const KNOWN: &[(&str, Values)] = &[
     ("config", Values::File),
+    ("control-socket", Values::File),
     ("dump", Values::File),
     ("detect-local-mode", Values::OneOf(&["BridgeInterface", "ClusterCIDR", "InterfaceNamePrefix", "NodeCIDR"])),
     (

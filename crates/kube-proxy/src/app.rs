@@ -19,6 +19,7 @@ use ferry_plane::mailbox::Mailbox;
 use ferry_plane::{SyncEngine, thread_name};
 use tokio::task::{LocalSet, spawn_blocking};
 
+use crate::control::{self, Control, ControlSetup};
 use crate::core::{Core, Desk, EngineHandle, NodeFacts};
 use crate::engine_loop;
 use crate::events::{Event, Recorder};
@@ -82,6 +83,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     metrics.add_mode(of_mode)?;
     let periods = config.effective();
     let setup = Setup::new(&config, options.flags.clone());
+    let control = ControlSetup::new(&config, node_name, cluster.is_none());
     let flows = start_flows(profile.reply_owner, serving.as_ref(), (&metrics, &threads))?;
     let handovers = start_handovers(domains, config.clone(), &flows, (&supported, &options.sockets));
     let families = families_of(&engines);
@@ -116,7 +118,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     start_core(desk.clone(), input, &threads)?;
     start_addresses(addresses, &inputs, &threads)?;
     let health_events = Rc::new(HealthCheckReports::new(inputs.clone()));
-    let sink = Sink::direct(desk, inputs);
+    let sink = Sink::direct(desk.clone(), inputs);
     threads.spawn("source", source::STACK_BYTES, move || source.run(&sink))?;
     recorder.record(Event::starting(node_name));
 
@@ -130,9 +132,10 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     let _clock = runtime.enter();
     let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
     let reload = reload::follow(reload, Arc::clone(&metrics), (objects, serving.clone()));
+    let control = control::serve(Control::new(desk, Rc::clone(&inbox), control));
     let status = Status { freshness, metrics, inbox: Rc::clone(&inbox), setup, ping: Default::default() };
     let follow = follow(inbox, service_health, handovers, (readiness, alive), serving.clone());
-    let edges = edges(&options, health, status, follow, (reload, ends), serving);
+    let edges = edges(&options, health, (status, control), follow, (reload, ends), serving);
     match LocalSet::new().block_on(&runtime, edges)? {}
 }
 
@@ -352,7 +355,7 @@ fn start_addresses(
 async fn edges(
     options: &RunOptions,
     health: Health,
-    status: Status,
+    (status, control): (Status, impl Future<Output = Infallible>),
     follow: impl Future<Output = Infallible>,
     (reload, mut ends): (impl Future<Output = anyhow::Result<Infallible>>, ThreadEnds),
     serving: Option<Arc<dyn Serving>>,
@@ -373,6 +376,7 @@ async fn edges(
         error = ends.first() => Err(error),
         error = reload => error,
         never = follow => match never {},
+        never = control => match never {},
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod desk;
 mod diagnostic_log;
+mod engine_handle;
 mod gate;
 mod local_node;
 mod lookup;
@@ -15,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
@@ -23,14 +24,13 @@ use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::{Family, Kind, KubeObject, ObjectName, Uid};
 use ferry_model::store::{Dirty, Event, ServiceObjects, Store};
 use ferry_model::{
-    BaseState, Context, Diagnostic, MissingSchedulers, PerFamily, Profile, ServiceState, Settings, Stack, facts,
-    may_serve, resolve, serves,
+    Context, Diagnostic, MissingSchedulers, PerFamily, Profile, Settings, Stack, facts, resolve, serves,
 };
-use ferry_plane::mailbox::Sender;
 use ferry_plane::{Delta, Unit, UnitId};
 
 pub use self::desk::{Applied, Desk, Frozen};
 use self::diagnostic_log::{DiagnosticLog, Topic};
+pub use self::engine_handle::EngineHandle;
 pub use self::gate::NodeWait;
 use self::gate::{Gate, Readiness};
 use self::local_node::{LocalNode, preferred_first};
@@ -38,7 +38,6 @@ pub use self::lookup::await_node;
 use self::node_warnings::NodeWarnings;
 pub use self::restore::{ObjectPage, Restored};
 use crate::events::{self, Recorder};
-use crate::health::Pulse;
 use crate::input::Input;
 use crate::report::Changes;
 
@@ -83,19 +82,6 @@ pub enum NodeFacts {
 #[error("{0}")]
 pub struct NeverReady(String);
 
-/// The core's end of one family's engine: its mailbox, its health, and what it was sent last.
-#[derive(Debug)]
-pub struct EngineHandle {
-    family: Family,
-    mailbox: Sender,
-    pulse: Arc<Pulse>,
-    /// context and base as they were last sent; `None` before the first time
-    context: Option<Arc<Context>>,
-    base: Option<BaseState>,
-    /// services with internal, external policy Local that have endpoints, none of them here
-    without_local: [BTreeSet<ObjectName>; 2],
-}
-
 /// Owns all objects.
 #[derive(Debug)]
 pub struct Core {
@@ -132,37 +118,12 @@ pub struct Core {
     orphaned: bool,
     /// the excess of objects has been logged
     overfull: bool,
+    /// counts the hand-overs
+    decisions: Arc<AtomicU64>,
 }
 
 /// Kinds whose initial lists must be complete before anything is decided.
 const AWAITED: [Kind; 3] = [Kind::Node, Kind::Service, Kind::EndpointSlice];
-/// The values of the label traffic_policy.
-const POLICIES: [&str; 2] = ["internal", "external"];
-
-// === impl EngineHandle ===
-
-impl EngineHandle {
-    /// A handle of the engine that reads this mailbox.
-    pub fn new(family: Family, mailbox: Sender, pulse: Arc<Pulse>) -> Self {
-        Self { family, mailbox, pulse, context: None, base: None, without_local: Default::default() }
-    }
-
-    /// Counts a change as queued.
-    fn queue(&self, changes: &Changes) {
-        self.pulse.queue(Instant::now());
-        changes.queued(self.family);
-    }
-
-    /// Sends a change to the engine.
-    fn put(&self, delta: Delta, changes: &Changes) {
-        object_log::handed_over(self.family, &delta);
-        self.queue(changes);
-        self.mailbox.put(delta);
-        for (policy, services) in POLICIES.iter().zip(&self.without_local) {
-            changes.without_local_endpoints(self.family, policy, services.len());
-        }
-    }
-}
 
 // === impl Core ===
 
@@ -199,7 +160,13 @@ impl Core {
             readdressed: false,
             orphaned: false,
             overfull: false,
+            decisions: Arc::default(),
         }
+    }
+
+    /// The number of hand-overs since the start, for other threads.
+    fn decisions(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.decisions)
     }
 
     /// True before the first hand-over.
@@ -344,6 +311,7 @@ impl Core {
         }
         let base_dirty = !fresh.is_empty() || dirty.node || dirty.service_cidrs || readdressed;
         self.hand_over(&fresh, (&dirty.services, &redefined), base_dirty);
+        self.decisions.fetch_add(1, Ordering::Relaxed);
     }
 
     /// True if the first hand-over has to wait: it would remove the rules of objects that an earlier run had read from a file
@@ -465,36 +433,4 @@ fn any_in_use(in_use: fn(Family) -> io::Result<bool>, engines: &[EngineHandle]) 
 /// True if one of the families serves it.
 fn is_served(objects: &ServiceObjects<'_>, families: &[Family]) -> bool {
     objects.service.is_some_and(|service| families.iter().any(|family| serves(service, *family)))
-}
-
-impl EngineHandle {
-    /// Keeps the sets of services with policy Local and endpoints elsewhere only.
-    fn count_local(&mut self, name: &ObjectName, objects: &ServiceObjects<'_>, state: &ServiceState) {
-        let lacking = local_policies(objects).map(|policy| policy && lacks_local(objects, state, self.family));
-        for (services, lacking) in self.without_local.iter_mut().zip(lacking) {
-            if !lacking {
-                services.remove(name);
-            } else if !services.contains(name) {
-                services.insert(name.clone());
-            }
-        }
-    }
-}
-
-/// True for the internal, and for the external policy of the service if it is Local and applies.
-fn local_policies(objects: &ServiceObjects<'_>) -> [bool; 2] {
-    use ferry_api::object::{ServiceType, TrafficPolicy};
-    let Some(service) = objects.service else { return [false; 2] };
-    let external =
-        matches!(service.kind, ServiceType::NodePort | ServiceType::LoadBalancer) || !service.external_ips.is_empty();
-    [service.internal_policy == TrafficPolicy::Local, external && service.external_policy == TrafficPolicy::Local]
-}
-
-/// True if some port has no usable endpoint on this node, though the service has endpoints.
-fn lacks_local(objects: &ServiceObjects<'_>, state: &ServiceState, family: Family) -> bool {
-    let usable = objects.slices.iter().flat_map(|slice| &*slice.endpoints).any(|endpoint| {
-        let conditions = endpoint.conditions;
-        may_serve(endpoint, family) && (conditions.ready || (conditions.serving && conditions.terminating))
-    });
-    usable && state.ports.iter().any(|port| port.local.is_empty())
 }

@@ -15,6 +15,7 @@
 //!   writes Events to the API server; [`serve`] answers over HTTP, health checks of Services included.
 //! - [`reload`] has a new run take the process over when the configuration changes.
 //! - [`snapshot`] keeps the objects of the API server in a file, and serves from it at a start without the server.
+//! - [`control`] answers this program's own subcommands over a Unix socket.
 //! - [`inspect`] shows the desired state of objects instead of running.
 //! - [`logging`] prints klog's text format or JSON; [`version`] names the build.
 //!
@@ -28,6 +29,7 @@
 pub mod app;
 pub mod cli;
 pub mod commands;
+pub mod control;
 pub mod core;
 pub mod engine_loop;
 pub mod events;

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 
 use super::GoDuration;
 use super::types::{
-    ClientConnection, Conntrack, DetectLocal, FerryConfiguration, IpTables, Ipvs, KubeProxyConfiguration,
-    LOCAL_MODE_CLUSTER_CIDR, LogOptions, Logging, MODE_NFTABLES, NODE_PORT_ADDRESSES_PRIMARY, NfTables, Userspace,
-    WinKernel,
+    CONTROL_SOCKET, ClientConnection, Conntrack, DetectLocal, FerryConfiguration, IpTables, Ipvs,
+    KubeProxyConfiguration, LOCAL_MODE_CLUSTER_CIDR, LogOptions, Logging, MODE_NFTABLES, NODE_PORT_ADDRESSES_PRIMARY,
+    NfTables, Userspace, WinKernel,
 };
 use crate::wire::address::{parse_ip, split_host_port};
 
@@ -127,6 +127,7 @@ impl Default for FerryConfiguration {
             accept_forward: false,
             snapshot: String::new(),
             snapshot_max_age: GoDuration::from_secs(24 * 60 * 60),
+            control_socket: CONTROL_SOCKET.to_owned(),
             userspace: Userspace::default(),
         }
     }

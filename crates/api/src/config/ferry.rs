@@ -24,6 +24,7 @@ const PING: &str = "ipvsPingOnlyWithEndpoints";
 const FORWARD: &str = "acceptForward";
 const SNAPSHOT: &str = "snapshot";
 const MAX_AGE: &str = "snapshotMaxAge";
+const CONTROL: &str = "controlSocket";
 const WAY: &str = "userspaceWay";
 const INTERFACE: &str = "userspaceInterface";
 const UDP_TIMEOUT: &str = "userspaceUDPTimeout";
@@ -34,13 +35,14 @@ const RELAY_GRACE: &str = "userspaceTerminationGracePeriod";
 const DRAIN: &str = "userspaceDrainTimeout";
 
 /// All fields, in the order of messages.
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 15] = [
     FALLBACK,
     GRACE_PERIOD,
     PING,
     FORWARD,
     SNAPSHOT,
     MAX_AGE,
+    CONTROL,
     WAY,
     INTERFACE,
     UDP_TIMEOUT,
@@ -89,6 +91,7 @@ pub(super) fn read(root: &Node) -> Result<FerryConfiguration, FieldError> {
             FORWARD => read_boolean(node, FORWARD, &mut config.accept_forward)?,
             SNAPSHOT => read_text(node, SNAPSHOT, &mut config.snapshot)?,
             MAX_AGE => read_duration(node, MAX_AGE, "24h", &mut config.snapshot_max_age)?,
+            CONTROL => read_text(node, CONTROL, &mut config.control_socket)?,
             _ if read_userspace(name, node, &mut config.userspace)? => {}
             _ => {
                 let known = FIELDS.join(", ");

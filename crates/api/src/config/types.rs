@@ -21,6 +21,8 @@ pub const MODE_USERSPACE: &str = "userspace";
 pub const WAY_REDIRECT: &str = "redirect";
 /// userspaceWay: the proxy listens at the addresses of Services.
 pub const WAY_BIND: &str = "bind";
+/// The default of controlSocket.
+pub const CONTROL_SOCKET: &str = "/run/kube-proxy/control.sock";
 /// Of Windows; `mode` if it is `userspace` or blank there. Upstream has removed it.
 pub const MODE_WINUSERSPACE: &str = "winuserspace";
 
@@ -255,6 +257,8 @@ pub struct FerryConfiguration {
     /// snapshotMaxAge: the longest time since the API server has confirmed the objects of a snapshot that a start still uses;
     /// zero for no limit
     pub snapshot_max_age: GoDuration,
+    /// controlSocket: the Unix socket on which the proxy answers its own subcommands; empty for none
+    pub control_socket: String,
     /// the settings of mode userspace
     pub userspace: Userspace,
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::port_range::PortRange;
 use super::types::{
-    Ipvs, KubeProxyConfiguration, LOCAL_MODE_BRIDGE_INTERFACE, LOCAL_MODE_CLUSTER_CIDR,
+    CONTROL_SOCKET, Ipvs, KubeProxyConfiguration, LOCAL_MODE_BRIDGE_INTERFACE, LOCAL_MODE_CLUSTER_CIDR,
     LOCAL_MODE_INTERFACE_NAME_PREFIX, LOCAL_MODE_NODE_CIDR, LogOptions, Logging, MODE_IPTABLES, MODE_IPVS,
     MODE_NFTABLES, MODE_USERSPACE, MODE_WINUSERSPACE, NODE_PORT_ADDRESSES_PRIMARY, WAY_BIND, WAY_REDIRECT,
 };
@@ -19,6 +19,9 @@ const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 const POSITIVE: &str = "must be greater than 0";
 const BIT: &str = "must be within the range [0, 31]";
 const CIDR: &str = "must be a valid CIDR";
+
+/// The longest path of a socket: the 108 bytes of `sockaddr_un`, less the end of its name while it is made.
+const LONGEST_SOCKET: usize = 90;
 
 /// The names of all modes.
 const MODES: [&str; 4] = [MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, MODE_USERSPACE];
@@ -257,6 +260,7 @@ impl KubeProxyConfiguration {
             found.invalid_text("FerryConfiguration.ipvsTerminationGracePeriod", &value, why);
         }
         self.validate_snapshot(found);
+        self.validate_control_socket(found);
         self.validate_userspace(found);
     }
 
@@ -300,6 +304,16 @@ impl KubeProxyConfiguration {
         let uses_ports = self.modes_to_try().contains(&MODE_USERSPACE);
         if uses_ports && let Err(why) = PortRange::parse(&self.port_range) {
             found.invalid_text("KubeProxyConfiguration.PortRange", &self.port_range, &why);
+        }
+    }
+
+    fn validate_control_socket(&self, found: &mut Findings) {
+        let path = &self.ferry.control_socket;
+        if !path.is_empty() && (!path.starts_with('/') || path.ends_with('/') || path.len() > LONGEST_SOCKET) {
+            let why = format!(
+                "must be the absolute path of a socket of at most {LONGEST_SOCKET} bytes, such as {CONTROL_SOCKET}, or empty for none"
+            );
+            found.invalid_text("FerryConfiguration.controlSocket", path, &why);
         }
     }
 

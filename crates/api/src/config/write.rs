@@ -104,6 +104,7 @@ fn own(from: &FerryConfiguration) -> Map<'_> {
     vec![
         ("acceptForward", plain(from.accept_forward)),
         ("apiVersion", Value::Text(ferry::API_VERSION)),
+        ("controlSocket", Value::Text(&from.control_socket)),
         ("ipvsPingOnlyWithEndpoints", plain(from.ipvs_ping_only_with_endpoints)),
         ("ipvsTerminationGracePeriod", Value::Duration(from.ipvs_termination_grace_period)),
         ("kind", Value::Text(ferry::KIND)),

@@ -67,7 +67,14 @@ pub const INSPECTIONS: &[Inspected] = &[
                 "what happens to a connection in a cluster",
             ),
         ],
-        flags: &[MODE, DUMP, LOCAL_ADDRESSES, IN, JSON],
+        flags: &[
+            MODE,
+            DUMP,
+            LOCAL_ADDRESSES,
+            IN,
+            own("watch", ValueKind::Bool, "Follow the running proxy: print the answer again whenever it changes."),
+            JSON,
+        ],
     },
     Inspected {
         inspection: Inspection::Plan,

@@ -60,6 +60,7 @@ pub fn apply_own(flags: &Flags, own: &mut FerryConfiguration) {
     if let Some(modes) = flags.list("proxy-mode-fallback") {
         own.proxy_mode_fallback = modes;
     }
+    set_text(&mut own.control_socket, flags.text("control-socket"));
     set(&mut own.userspace.udp_timeout, flags.duration("udp-timeout"));
 }
 

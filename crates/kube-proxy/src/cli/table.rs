@@ -99,6 +99,13 @@ pub const FLAGS: &[Flag] = &[
     flag("conntrack-tcp-timeout-established", Duration, Config, "24h0m0s", "Timeout of idle TCP connections."),
     flag("conntrack-udp-timeout", Duration, Config, "0s", "Timeout of unanswered UDP; 0 keeps it."),
     flag("conntrack-udp-timeout-stream", Duration, Config, "0s", "Timeout of answered UDP; 0 keeps it."),
+    flag(
+        "control-socket",
+        Text,
+        Acts,
+        "/run/kube-proxy/control.sock",
+        "The Unix socket on which the proxy answers its subcommands; empty for none.",
+    ),
     flag("detect-local-mode", Text, Config, "", "How to detect traffic from this node's pods."),
     flag("feature-gates", Gates, Config, "", "Pairs A=true,B=false. Some have an effect."),
     flag("healthz-bind-address", IpPort, Config, "0.0.0.0:10256", "The address of /healthz and /livez."),

@@ -79,6 +79,10 @@ pub(super) fn complete_with(flags: &Flags, text: Option<String>) -> anyhow::Resu
     };
     cli::apply_logging(flags, &mut config.logging);
     cli::apply_own(flags, &mut config.ferry);
+    // Of a subcommand. Defaults depend on it.
+    if let Some(mode) = flags.path("mode") {
+        mode.clone_into(&mut config.mode);
+    }
     config.apply_platform_defaults();
     note_flags(flags, &mut notices);
     if let Some(name) = flags.path("hostname-override") {

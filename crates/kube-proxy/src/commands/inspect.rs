@@ -1,7 +1,6 @@
 //! The subcommands that show something instead of running.
 
 use std::io::{self, IsTerminal as _};
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,14 +8,13 @@ use anyhow::{Context as _, bail};
 use ferry_api::wire::address::parse_ip;
 use ferry_model::Settings;
 
-use super::config::{Configured, Notice, complete};
-use super::inputs;
+use super::print;
+use super::subject::Subject;
 use crate::cli::{Flags, Inspection};
 use crate::inspect::{
-    Comparison, Connection, ExplainRequest, InspectedNode, LocalAddresses, Objects, PlanRequest, Question,
-    RenderRequest, TraceRequest, VerifyRequest, explain, plan, render, service_name, trace, verify,
+    Comparison, Connection, ExplainRequest, InspectedNode, LocalAddresses, PlanRequest, Question, RenderRequest,
+    TraceRequest, VerifyRequest, explain, plan, render, service_name, trace, verify,
 };
-use crate::logging;
 use crate::platform::WatchLimits;
 
 /// The value of `--local-addresses` for those of this machine.
@@ -35,17 +33,23 @@ const MOST_PACKETS: u64 = 1000;
 /// # Errors
 /// If the configuration is invalid, the objects can't be read, or the subcommand fails.
 pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyhow::Result<(String, ExitCode)> {
-    let mut configured = complete(flags)?;
-    if let Some(mode) = flags.path("mode") {
-        mode.clone_into(&mut configured.config.mode);
+    let subject = Subject::of(flags)?;
+    if let Some(note) = &subject.note {
+        print(&mut io::stderr(), note, ExitCode::SUCCESS);
     }
-    let config = &configured.config;
-    config.validate_logging()?;
-    logging::start_terse(&config.logging);
-    configured.notices.iter().for_each(Notice::log);
-    config.validate()?;
-    let settings = &Settings::from_config(config, &configured.node_name);
-    let addresses = local_addresses(flags.list("local-addresses"), inspection)?;
+    answer(inspection, flags, asked, &subject)
+}
+
+/// The same about this subject.
+pub(super) fn answer(
+    inspection: Inspection,
+    flags: &Flags,
+    asked: &str,
+    subject: &Subject,
+) -> anyhow::Result<(String, ExitCode)> {
+    let config = &subject.configured.config;
+    let settings = &Settings::from_config(config, &subject.configured.node_name);
+    let addresses = local_addresses(flags.list("local-addresses"), inspection, subject.is_running())?;
     let node = InspectedNode { config, settings, addresses };
     let json = flags.is_true("json");
     match inspection {
@@ -58,28 +62,28 @@ pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyh
             }
             let colours =
                 io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-            let request = ExplainRequest { node, question, json, colours };
-            Ok((explain(objects(flags, &configured, settings)?, &request)?, ExitCode::SUCCESS))
+            let request = ExplainRequest { node, question, quarantined: subject.quarantined(), json, colours };
+            Ok((explain(subject.objects(settings)?, &request)?, ExitCode::SUCCESS))
         }
         Inspection::Plan => {
             let request = PlanRequest { node, json };
-            Ok(compared(plan(objects(flags, &configured, settings)?, &request)?))
+            Ok(compared(plan(subject.objects(settings)?, &request)?))
         }
         Inspection::Trace => {
             let interface = flags.path("in").map(str::to_owned);
             let connection = Connection { interface, ..asked.parse()? };
             let live = live(flags)?;
             let request = TraceRequest { node, connection, live, json };
-            Ok(compared(trace(objects(flags, &configured, settings)?, &request)?))
+            Ok(compared(trace(subject.objects(settings)?, &request)?))
         }
         Inspection::Verify => {
             let request = VerifyRequest { node, sample: sample(flags)?, json };
-            Ok(compared(verify(objects(flags, &configured, settings)?, &request)?))
+            Ok(compared(verify(subject.objects(settings)?, &request)?))
         }
         Inspection::Render => {
             let service = flags.path("service").map(service_name).transpose().context("--service")?;
             let request = RenderRequest { node, service, part: flags.path("part"), json };
-            Ok((render(objects(flags, &configured, settings)?, &request)?, ExitCode::SUCCESS))
+            Ok((render(subject.objects(settings)?, &request)?, ExitCode::SUCCESS))
         }
     }
 }
@@ -123,22 +127,15 @@ fn live(flags: &Flags) -> anyhow::Result<Option<WatchLimits>> {
     Ok(Some(WatchLimits { time: Duration::from_secs(seconds), packets: usize::try_from(packets)? }))
 }
 
-/// The objects of a dump, or of the source of a run.
-fn objects(flags: &Flags, configured: &Configured, settings: &Settings) -> anyhow::Result<Objects> {
-    match flags.path("dump") {
-        Some(_) if configured.manifests.is_some() => {
-            bail!("--dump and --manifests are two sources of objects: give one")
-        }
-        Some("-") => Objects::of_dump(Path::new("/dev/stdin"), settings),
-        Some(file) => Objects::of_dump(Path::new(file), settings),
-        None => Objects::of_origin(inputs::origin(configured)?, settings),
-    }
-}
-
-/// The addresses of a list, or this machine's. What is compared with a kernel is about this machine.
-fn local_addresses(list: Option<Vec<String>>, inspection: Inspection) -> anyhow::Result<LocalAddresses> {
+/// The addresses of a list, or this machine's. What is compared with a kernel is about this machine, and so is a running proxy.
+fn local_addresses(
+    list: Option<Vec<String>>,
+    inspection: Inspection,
+    is_running: bool,
+) -> anyhow::Result<LocalAddresses> {
     let Some(list) = list else {
         return Ok(match inspection {
+            _ if is_running => LocalAddresses::OfMachine,
             Inspection::Plan | Inspection::Trace | Inspection::Verify => LocalAddresses::OfMachine,
             Inspection::Explain | Inspection::Render => LocalAddresses::OfNode,
         });

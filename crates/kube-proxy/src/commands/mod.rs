@@ -7,6 +7,8 @@ mod init_only;
 mod inputs;
 mod inspect;
 mod reload;
+mod subject;
+mod watch;
 mod write_config;
 
 use std::io;
@@ -16,7 +18,7 @@ use anyhow::Context as _;
 use ferry_api::config::GivenGate;
 
 use crate::app::{self, RunOptions};
-use crate::cli::{self, Flags, Request};
+use crate::cli::{self, Flags, Inspection, Request};
 use crate::logging;
 use crate::planes::InheritedSockets;
 use crate::platform::{self, HandedOver, supervisor};
@@ -28,7 +30,7 @@ pub fn execute(args: Vec<std::ffi::OsString>) -> ExitCode {
     let flags = match cli::parse(args) {
         Ok(Request::Run(flags)) => flags,
         Ok(Request::Inspect(inspection, flags, asked)) => {
-            return inspected(inspect::output(inspection, &flags, &asked));
+            return inspected(inspection, &flags, &asked);
         }
         Ok(Request::Print(text)) => return print(&mut io::stdout(), &text, ExitCode::SUCCESS),
         Err(error) => return print(&mut io::stderr(), &error.to_string(), ExitCode::FAILURE),
@@ -45,8 +47,13 @@ pub fn execute(args: Vec<std::ffi::OsString>) -> ExitCode {
     }
 }
 
-/// Prints the output of a subcommand, or why there is none.
-fn inspected(output: anyhow::Result<(String, ExitCode)>) -> ExitCode {
+/// Executes a subcommand: prints its output, or why there is none.
+fn inspected(inspection: Inspection, flags: &Flags, asked: &str) -> ExitCode {
+    let output = if flags.is_true("watch") {
+        watch::follow(flags, asked).map(|()| (String::new(), ExitCode::SUCCESS))
+    } else {
+        inspect::output(inspection, flags, asked)
+    };
     match output {
         Ok((text, code)) => print(&mut io::stdout(), &text, code),
         Err(error) => print(&mut io::stderr(), &format!("Error: {error:#}\n"), ExitCode::FAILURE),

@@ -1,7 +1,7 @@
 //! The core behind a lock. The source applies its events on its own thread, since waking another thread for each change
 //! costs as much as the change. The thread `core` applies the inputs of all other threads, and decides again at due times.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::sleep;
@@ -18,6 +18,8 @@ pub struct Desk {
     core: Arc<Mutex<Core>>,
     /// batches of events queued for the thread `core`; later ones must not overtake them
     queued: Arc<AtomicUsize>,
+    /// the number of the core's hand-overs
+    decisions: Arc<AtomicU64>,
 }
 
 /// The core at rest: nothing is applied as long as this is held.
@@ -44,7 +46,13 @@ const TOGETHER: usize = 64;
 impl Desk {
     /// Shared access to this core.
     pub fn new(core: Core) -> Self {
-        Self { core: Arc::new(Mutex::new(core)), queued: Arc::default() }
+        let decisions = core.decisions();
+        Self { core: Arc::new(Mutex::new(core)), queued: Arc::default(), decisions }
+    }
+
+    /// The number of decisions since the start, without waiting for the core.
+    pub fn decisions(&self) -> u64 {
+        self.decisions.load(Ordering::Relaxed)
     }
 
     /// Counts a batch of events that is about to be sent to the thread `core`.

@@ -8,6 +8,7 @@ use ferry_plane::mailbox::{Arrival, Mailbox, Receiver};
 
 use super::*;
 use crate::events::{Event as Told, Inbox, Level, Regarding};
+use crate::health::Pulse;
 use crate::input::{NodeProblem, NodeWarning};
 use crate::metrics::Metrics;
 use crate::report::{Report, Reports};

@@ -10,12 +10,15 @@ use ferry_model::{
 use ferry_plane::{Delta, Unit};
 
 use super::desired::Desired;
+use crate::control::Quarantined;
 
 /// Everything that answers are made of.
 #[derive(Debug)]
 pub(super) struct Known<'a> {
     pub(super) desired: &'a Desired,
     pub(super) profile: Profile,
+    /// units that the kernel refuses
+    quarantined: &'a [Quarantined],
     families: PerFamily<InFamily<'a>>,
 }
 
@@ -48,7 +51,23 @@ impl<'a> Known<'a> {
             known.with_context(|| format!("nothing is known of {wanted}"))
         };
         let families = PerFamily { v4: of(Family::V4)?, v6: of(Family::V6)? };
-        Ok(Self { desired, profile, families })
+        Ok(Self { desired, profile, quarantined: &[], families })
+    }
+
+    /// The same with the units that the kernel refuses, as the running proxy has said.
+    pub(super) fn with_quarantined(self, quarantined: &'a [Quarantined]) -> Self {
+        Self { quarantined, ..self }
+    }
+
+    /// The units of a Service in a family that the kernel refuses: one, or none.
+    pub(super) fn quarantined(&self, name: &ObjectName, family: Family) -> Option<&'a Quarantined> {
+        let name = name.to_string();
+        self.quarantined.iter().find(|one| one.is_of(family) && one.service.as_ref() == Some(&name))
+    }
+
+    /// What all Services share, in each family in which the kernel refuses it.
+    pub(super) fn quarantined_base(&self) -> impl Iterator<Item = &'a Quarantined> {
+        self.quarantined.iter().filter(|one| one.service.is_none())
     }
 
     pub(super) fn store(&self) -> &'a Store {

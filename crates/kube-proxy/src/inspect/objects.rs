@@ -59,6 +59,12 @@ impl Objects {
         Ok(Self { events: complete_lists(&inputs)?, node })
     }
 
+    /// The objects of a running proxy, which come from an API server unless from manifests.
+    pub fn of_running(objects: Vec<KubeObject>, manifests: bool, settings: &Settings) -> Self {
+        let node = if manifests { NodeFacts::Local } else { NodeFacts::Cluster(NodeWait::new(&settings.detect_local)) };
+        Self { events: dump::complete(objects), node }
+    }
+
     /// The facts about this node, and everything that was read.
     pub(super) fn into_parts(self) -> (NodeFacts, Vec<Event>) {
         (self.node, self.events)

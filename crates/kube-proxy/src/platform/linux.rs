@@ -1,6 +1,7 @@
 //! Linux: host name, addresses, limits of open files, OOM score and capabilities; files and their notifications, figures of the
 //! process, and the program itself.
 
+mod control;
 mod directory;
 mod figures;
 mod files;
@@ -24,6 +25,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+pub use control::{ControlListener, ControlStream, connect_control};
 pub use directory::DirectoryWatch;
 pub use figures::process_figures;
 pub use files::{change_times, identity, is_at, make_private, sync_folder};

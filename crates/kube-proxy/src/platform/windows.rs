@@ -1,6 +1,7 @@
 //! Windows: host name and addresses, files, figures and signals, and the program as a service.
 
 mod console;
+mod control;
 mod figures;
 mod files;
 mod folders;
@@ -25,6 +26,7 @@ use ferry_plane::RuleTexts;
 pub use ferry_kernel::windows::addresses::IpHelper as ServiceInterfaces;
 
 pub use console::{handle_signals, hang_ups, is_asked_to_end};
+pub use control::{ControlListener, ControlStream, connect_control};
 pub use figures::process_figures;
 pub use files::{change_times, identity, is_at, make_private, sync_folder};
 pub use folders::FolderWatch;

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use ferry_api::object::Family;
+use ferry_plane::UnitId;
 use tokio::time::Instant;
 
 use super::queue::{GATHERING, Reports};
@@ -37,6 +39,11 @@ impl Inbox {
         if !self.passes.is_empty() {
             self.reports.wake();
         }
+    }
+
+    /// The units that the kernel refuses, each with its family and the error.
+    pub fn quarantined(&self) -> impl Iterator<Item = (Family, &UnitId, &str)> {
+        self.reporter.quarantined()
     }
 
     fn read(&mut self) {

@@ -119,6 +119,14 @@ impl Reporter {
         Self { mode, metrics, triggers: BTreeMap::new(), quarantined: BTreeMap::new(), failing: BTreeMap::new() }
     }
 
+    /// The units in quarantine, each with its family and the error.
+    pub(super) fn quarantined(&self) -> impl Iterator<Item = (Family, &UnitId, &str)> {
+        let of = |(family, units): (&Family, _)| (*family, units);
+        self.quarantined.iter().map(of).flat_map(|(family, units): (Family, &BTreeMap<UnitId, String>)| {
+            units.iter().map(move |(unit, error)| (family, unit, error.as_str()))
+        })
+    }
+
     /// Keeps a slice's trigger time until the change is in the kernel.
     pub fn triggered(&mut self, service: ObjectName, family: Family, time: Timestamp) {
         let times = self.triggers.entry((family, UnitId::Service(service))).or_default();
@@ -365,6 +373,22 @@ mod tests {
             assert!(lag() <= 0.0, "{}", lag());
             assert_eq!((metrics.service_changes_pending.get(), metrics.endpoint_changes_pending.get()), (0, 0));
         }
+    }
+
+    #[test]
+    fn units_in_quarantine_are_told_until_the_kernel_accepts_them() {
+        let mut reporter = Reporter::new("nftables", Arc::new(Metrics::new().unwrap()));
+        let error = Arc::new(CommitError::Busy(io::Error::other("in use")));
+        let quarantined = vec![(service("a").id, Arc::clone(&error)), (UnitId::Base, error)];
+        reporter.sync_pass(&sync_pass(Outcome { quarantined, ..Outcome::default() }));
+        let told = |reporter: &Reporter| -> Vec<String> {
+            reporter.quarantined().map(|(family, unit, error)| format!("{family} {unit}: {error}")).collect()
+        };
+        let all = told(&reporter);
+        assert_eq!(all.len(), 2);
+        assert!(all[1].starts_with("IPv4 service default/a: ") && all[1].ends_with("in use"), "{all:?}");
+        reporter.sync_pass(&sync_pass(Outcome::default()));
+        assert_eq!(told(&reporter), [""; 0]);
     }
 
     #[test]

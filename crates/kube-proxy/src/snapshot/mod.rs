@@ -16,11 +16,11 @@ mod writer;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ferry_api::config::FerryConfiguration;
 use ferry_api::object::ObjectName;
-use ferry_api::snapshot::SnapshotEncoder;
+use ferry_api::snapshot::{SnapshotEncoder, SnapshotHeader};
 
 use self::file::SnapshotFile;
 pub use self::hand_over::{LastObjects, ObjectHandOver};
@@ -72,6 +72,19 @@ struct SnapshotTiming {
     pause: Duration,
     /// without changes the file is written again after this time, so that its age tells how long the API server is away
     refresh: Duration,
+}
+
+/// All objects of a run, as a snapshot of no known origin; `None` before the first hand-over.
+///
+/// # Errors
+/// None of this machine's, as it writes to memory.
+pub fn encode_objects(desk: &Desk, node: &str) -> io::Result<Option<Vec<u8>>> {
+    let Some(first) = desk.page(None) else { return Ok(None) };
+    let (none, confirmed) = (Box::<str>::default(), refusal::timestamp(SystemTime::now()));
+    let header = SnapshotHeader { server: none.clone(), authorities: none, node: node.into(), confirmed };
+    let mut encoder = SnapshotEncoder::new(Vec::new(), &header)?;
+    push_pages(&mut encoder, first, |last| desk.page(Some(last)))?;
+    encoder.finish().map(Some)
 }
 
 /// Encodes the objects of this page and of those behind it; `page` copies the one behind a Service.

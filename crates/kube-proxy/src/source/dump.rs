@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use ferry_api::object::Kind;
+use ferry_api::object::{Kind, KubeObject};
 use ferry_model::store::Event;
 
 use super::file::{self, Broken};
@@ -24,8 +24,13 @@ pub fn read(path: &Path) -> anyhow::Result<Vec<Event>> {
         let texts: Vec<String> = contents.broken.iter().take(NAMED).map(text).collect();
         bail!("{}: {} malformed objects: {}", path.display(), contents.broken.len(), texts.join("; "));
     }
-    let objects = contents.objects.into_iter().map(Event::Upsert);
-    Ok(KINDS.map(Event::Restart).into_iter().chain(objects).chain(KINDS.map(Event::Synced)).collect())
+    Ok(complete(contents.objects))
+}
+
+/// These objects as the complete lists of all kinds.
+pub fn complete(objects: Vec<KubeObject>) -> Vec<Event> {
+    let objects = objects.into_iter().map(Event::Upsert);
+    KINDS.map(Event::Restart).into_iter().chain(objects).chain(KINDS.map(Event::Synced)).collect()
 }
 
 fn text(broken: &Broken) -> String {

@@ -19,6 +19,7 @@ use self::tree::Answer;
 use super::desired::{InspectedNode, desired};
 use super::known::Known;
 use super::objects::Objects;
+use crate::control::Quarantined;
 use crate::planes::Plane;
 
 /// The inputs of an explanation.
@@ -28,10 +29,20 @@ pub struct ExplainRequest<'a> {
     pub node: InspectedNode<'a>,
     /// what is asked
     pub question: Question,
+    /// the units that the kernel refuses, where the running proxy has said so
+    pub quarantined: &'a [Quarantined],
     /// as JSON, whose schema is that of docs/cli.md
     pub json: bool,
     /// with colours of a terminal
     pub colours: bool,
+}
+
+/// The problem of a unit that the kernel refuses.
+fn refused(what: &str, one: &Quarantined) -> String {
+    format!(
+        "the kernel refuses {what} in {}: {}; what it accepted last stays in force (quarantined), and is tried again",
+        one.family, one.error
+    )
 }
 
 /// The text of the answer: problems first, then a tree.
@@ -39,11 +50,12 @@ pub struct ExplainRequest<'a> {
 /// # Errors
 /// If this build lacks the mode, the objects a Service that is asked about, or what [`desired`] needs.
 pub fn explain(objects: Objects, request: &ExplainRequest<'_>) -> anyhow::Result<String> {
-    let ExplainRequest { node, question, json, colours } = request;
+    let ExplainRequest { node, question, quarantined, json, colours } = request;
     let profile = Plane::named(node.config.configured_mode())?.offline(node.config).profile;
     let desired = desired(objects, node, profile)?;
-    let known = Known::of(&desired, profile)?;
+    let known = Known::of(&desired, profile)?.with_quarantined(quarantined);
     let mut answer = Answer::new(question.to_string());
+    known.quarantined_base().for_each(|one| answer.problem(refused("what all Services share", one)));
     match question {
         Question::Service(name, port) => service::explain(&known, name, port.as_deref(), &mut answer)?,
         Question::Pod(address) => pod::explain(&known, *address, &mut answer),
@@ -51,4 +63,50 @@ pub fn explain(objects: Objects, request: &ExplainRequest<'_>) -> anyhow::Result
         Question::Connection(connection) => address::explain_connection(&known, connection, &mut answer),
     }
     Ok(if *json { answer.json() } else { answer.text(*colours) })
+}
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::config::KubeProxyConfiguration;
+    use ferry_api::wire::decode_object;
+    use ferry_model::Settings;
+
+    use super::*;
+    use crate::inspect::LocalAddresses;
+
+    const SERVICE: &str = r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":"web","namespace":"shop"},"spec":{
+        "clusterIP":"10.96.0.1","clusterIPs":["10.96.0.1"],"ipFamilies":["IPv4"],"ports":[{"port":80,"protocol":"TCP"}]}}"#;
+
+    /// The answer of a proxy whose kernel refuses these units.
+    fn answer(question: &str, quarantined: &[Quarantined]) -> String {
+        let config =
+            &KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default_for_linux() };
+        let settings = &Settings::from_config(config, "node");
+        let node = InspectedNode { config, settings, addresses: LocalAddresses::These(Vec::new()) };
+        let objects = Objects::of_running(vec![decode_object(SERVICE).unwrap()], true, settings);
+        let question = question.parse().unwrap();
+        explain(objects, &ExplainRequest { node, question, quarantined, json: false, colours: false }).unwrap()
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_comes_first() {
+        let refused = |service: Option<&str>, error: &str| Quarantined {
+            family: "IPv4".to_owned(),
+            service: service.map(Into::into),
+            error: error.to_owned(),
+        };
+        let quarantined = [refused(Some("shop/web"), "in use"), refused(Some("shop/other"), "too large")];
+        for question in ["svc shop/web", "10.96.0.1:80", "10.0.0.1 -> 10.96.0.1:80"] {
+            let text = answer(question, &quarantined);
+            let first = "problem: the kernel refuses the state of Service shop/web in IPv4: in use; what it accepted last stays in force \
+                         (quarantined), and is tried again\n";
+            assert!(text.starts_with(first) && !text.contains("too large"), "{text}");
+        }
+        let text = answer("10.96.0.2:80", &[refused(None, "table full")]);
+        assert!(
+            text.starts_with("problem: the kernel refuses what all Services share in IPv4: table full; "),
+            "{text}"
+        );
+        assert!(!answer("svc shop/web", &[]).contains("refuses"));
+    }
 }

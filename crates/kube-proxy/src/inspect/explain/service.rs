@@ -7,6 +7,7 @@ use ferry_model::{
 };
 
 use super::endpoints::{self, port_name, scopes};
+use super::refused;
 use super::tree::{Answer, Tree};
 use crate::inspect::known::{InFamily, Known, Resolved};
 
@@ -64,6 +65,9 @@ pub(super) fn in_one_family(
 ) -> Tree {
     let (name, family) = (&service.name, in_family.family);
     let Resolved { state, diagnostics, ports } = known.resolved(name, in_family);
+    if let Some(one) = known.quarantined(name, family) {
+        answer.problem(refused(&format!("the state of Service {name}"), one));
+    }
     diagnostics.iter().for_each(|diagnostic| answer.problem(diagnostic.to_string()));
     if ports.is_empty() {
         return Tree::leaf(format!("Service {name} in {family}: not served: {}", why_not(service)));

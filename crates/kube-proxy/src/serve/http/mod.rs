@@ -5,6 +5,7 @@
 
 mod answer;
 mod connections;
+mod listener;
 mod received;
 
 use std::convert::Infallible;
@@ -19,13 +20,13 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::time::timeout;
-
-use crate::platform;
 
 pub use answer::{Answer, File};
 use connections::{Activity, Connections};
+pub use listener::Listener;
 pub use received::Received;
 
 /// A file that is being made, or the answer instead. When the client goes away it is dropped.
@@ -94,7 +95,7 @@ pub async fn serve(
 }
 
 /// Serves all connections of a listener. Dropping it closes the listener and all connections. To be run on a `LocalSet`.
-pub async fn answer(listener: TcpListener, share: Share, routes: Rc<dyn Routes>) -> Infallible {
+pub async fn answer(listener: impl Listener, share: Share, routes: Rc<dyn Routes>) -> Infallible {
     let mut connections = Connections::new(share.connections);
     let mut failing = false;
     loop {
@@ -103,16 +104,15 @@ pub async fn answer(listener: TcpListener, share: Share, routes: Rc<dyn Routes>)
                 Ok((stream, client)) => {
                     failing = false;
                     // Without a spare descriptor the connection is closed here.
-                    if platform::spare_files(&stream, share.spared_reserves).is_ok() {
+                    if listener.spares(&stream, share.spared_reserves) {
                         let activity = Activity::new();
                         let connection = connection(stream, activity.clone(), Rc::clone(&routes));
-                        connections.add(client.ip(), activity, connection).await;
+                        connections.add(client, activity, connection).await;
                     }
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
-                        let address = listener.local_addr().ok();
-                        tracing::warn!(?address, err = %error, "Accepting a connection failed, retrying");
+                        tracing::warn!(address = %listener.place(), err = %error, "Accepting a connection failed, retrying");
                     }
                     tokio::time::sleep(ACCEPT_RETRY).await;
                 }
@@ -122,7 +122,7 @@ pub async fn answer(listener: TcpListener, share: Share, routes: Rc<dyn Routes>)
     }
 }
 
-async fn connection(stream: TcpStream, activity: Activity, routes: Rc<dyn Routes>) {
+async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, activity: Activity, routes: Rc<dyn Routes>) {
     let service = service_fn(move |request: Request<Incoming>| {
         activity.note();
         let routes = Rc::clone(&routes);

@@ -4,6 +4,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::{LocalSet, spawn_local};
 
 use super::*;
+use tokio::net::TcpStream;
 
 struct Paths;
 

@@ -4,6 +4,7 @@
 
 mod clock;
 mod command_line;
+mod control;
 mod explain;
 mod fallback;
 mod field;

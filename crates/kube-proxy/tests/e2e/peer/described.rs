@@ -7,8 +7,14 @@ use ferry_lab::kubernetes;
 use super::{EXECUTABLE, folder};
 
 /// Ferry's own flags, which upstream lacks.
-const OWN: [&str; 5] =
-    ["--cleanup-leftovers=", "--manifests=", "--proxy-mode-fallback=", "--proxy-port-range=", "--udp-timeout="];
+const OWN: [&str; 6] = [
+    "--cleanup-leftovers=",
+    "--control-socket=",
+    "--manifests=",
+    "--proxy-mode-fallback=",
+    "--proxy-port-range=",
+    "--udp-timeout=",
+];
 
 const CASES: &[&[&str]] = &[
     &[],

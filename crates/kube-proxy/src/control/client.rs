@@ -1,0 +1,109 @@
+//! A subcommand's end of the control socket.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use ferry_api::object::KubeObject;
+use ferry_api::snapshot::decode_snapshot;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::runtime::Builder;
+use tokio::time::timeout;
+
+use super::{OBJECTS, RunningState, STATE};
+use crate::platform::{ControlStream, connect_control};
+
+/// A running proxy.
+#[derive(Clone, Debug)]
+pub struct Running {
+    path: PathBuf,
+    /// what it has said of itself
+    pub state: RunningState,
+}
+
+/// What is at a path.
+#[derive(Debug)]
+pub enum Found {
+    /// a running proxy
+    Running(Box<Running>),
+    /// nobody that answers this process
+    Nobody(io::Error),
+}
+
+/// Longest time of a request: a proxy that starts may be busy with the tools of mode iptables.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Longest answer in bytes: some ten times the objects of 10,000 Services with 100,000 endpoints.
+const MOST_BYTES: usize = 256 << 20;
+/// Longest text of an error that is shown, in characters.
+const SHOWN: usize = 500;
+
+// === impl Running ===
+
+impl Running {
+    /// Asks the proxy at a path for its state.
+    ///
+    /// # Errors
+    /// If somebody listens there, and doesn't answer as a proxy of this version of the messages.
+    pub fn find(path: &Path) -> anyhow::Result<Found> {
+        let named = || format!("asking the process at {}", path.display());
+        let body = match get(path, STATE).with_context(named)? {
+            Ok(body) => body,
+            Err(nobody) => return Ok(Found::Nobody(nobody)),
+        };
+        let state = serde_json::from_slice(&body).context("its state").with_context(named)?;
+        Ok(Found::Running(Box::new(Self { path: path.to_owned(), state })))
+    }
+
+    /// All objects that it serves.
+    ///
+    /// # Errors
+    /// If it has ended, serves none yet, or its answer is damaged.
+    pub fn objects(&self) -> anyhow::Result<Vec<KubeObject>> {
+        let named = || format!("asking the process at {} for its objects", self.path.display());
+        let body = get(&self.path, OBJECTS).with_context(named)?.with_context(named)?;
+        Ok(decode_snapshot(&*body).with_context(named)?.objects)
+    }
+}
+
+/// The body of an answer; the inner error if nobody can be reached.
+fn get(path: &Path, route: &str) -> anyhow::Result<io::Result<Vec<u8>>> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let answered = timeout(LIMIT, async {
+            match connect_control(path).await {
+                Ok(stream) => exchange(stream, route).await.map(Ok),
+                Err(error) => Ok(Err(error)),
+            }
+        });
+        answered.await.with_context(|| format!("no answer within {} s", LIMIT.as_secs()))?
+    })
+}
+
+async fn exchange(stream: ControlStream, route: &str) -> anyhow::Result<Vec<u8>> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let exchanged = async {
+        let request = Request::get(route).header("host", "kube-proxy").body(Empty::<Bytes>::new())?;
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        let body = Limited::new(body, MOST_BYTES).collect().await.map_err(|error| anyhow::anyhow!(error))?;
+        let body = body.to_bytes().to_vec();
+        if head.status != StatusCode::OK {
+            let text: String = String::from_utf8_lossy(&body).trim().chars().take(SHOWN).collect();
+            bail!("it answers {}: {text}", head.status);
+        }
+        Ok(body)
+    };
+    tokio::pin!(exchanged, connection);
+    tokio::select! {
+        answer = &mut exchanged => answer,
+        ended = &mut connection => {
+            ended?;
+            // The connection has delivered everything.
+            exchanged.await
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The Unix socket on which a running proxy answers its own subcommands.
+
+use std::fs::{self, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::path::{Path, PathBuf};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::net::{UnixListener, UnixStream};
+
+/// A connection to a running proxy, or from a subcommand.
+pub type ControlStream = UnixStream;
+
+/// The listening end. Its file goes with it, unless another process has replaced it.
+#[derive(Debug)]
+pub struct ControlListener {
+    listener: UnixListener,
+    path: PathBuf,
+    /// device and inode of the file
+    identity: (u64, u64),
+}
+
+/// Permissions of the file: its owner's alone. Whoever may write may connect.
+const MODE: u32 = 0o600;
+/// Permissions of its folder, where that is missing.
+const FOLDER_MODE: u32 = 0o755;
+const BACKLOG: i32 = 16;
+
+// === impl ControlListener ===
+
+impl ControlListener {
+    /// Listens at a path, which the socket of a former process may have: the newest one gets it, without a moment in which there is none.
+    ///
+    /// # Errors
+    /// The system's, or that the path leads to something else than a socket.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        make_folder(path)?;
+        if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "it is not a socket: remove it, or name another path",
+            ));
+        }
+        let next = PathBuf::from(format!("{}.{}", path.display(), std::process::id()));
+        remove(&next)?;
+        let bound = Self::bind_at(&next).and_then(|listener| {
+            let identity = identity(&fs::symlink_metadata(&next)?);
+            fs::rename(&next, path)?;
+            Ok(Self { listener, path: path.to_owned(), identity })
+        });
+        bound.inspect_err(|_| {
+            // It may not have been made.
+            let _ = fs::remove_file(&next);
+        })
+    }
+
+    /// Nobody can connect before the file has its permissions: until then the socket doesn't listen.
+    fn bind_at(path: &Path) -> io::Result<UnixListener> {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&SockAddr::unix(path)?)?;
+        fs::set_permissions(path, Permissions::from_mode(MODE))?;
+        socket.listen(BACKLOG)?;
+        UnixListener::from_std(StdUnixListener::from(socket))
+    }
+
+    /// Waits for the next connection. Cancel-safe.
+    ///
+    /// # Errors
+    /// The system's, as for too many open files.
+    pub async fn accept(&self) -> io::Result<ControlStream> {
+        Ok(self.listener.accept().await?.0)
+    }
+
+    /// The path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for ControlListener {
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity) {
+            // What stays is replaced by the next process.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Connects to the process that listens at a path.
+///
+/// # Errors
+/// The system's: there is no file, nobody listens, or only another user may connect.
+pub async fn connect_control(path: &Path) -> io::Result<ControlStream> {
+    UnixStream::connect(path).await
+}
+
+fn make_folder(path: &Path) -> io::Result<()> {
+    let Some(folder) = path.parent().filter(|folder| !folder.exists()) else { return Ok(()) };
+    fs::create_dir(folder)?;
+    fs::set_permissions(folder, Permissions::from_mode(FOLDER_MODE))
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn identity(of: &Metadata) -> (u64, u64) {
+    (of.dev(), of.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_newest_listener_has_the_path() {
+        let folder = tempfile_folder("newest");
+        let path = folder.join("run/control.sock");
+        let old = ControlListener::bind(&path).unwrap();
+        let new = ControlListener::bind(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
+        drop(old);
+        let (accepted, connected) = tokio::join!(new.accept(), connect_control(&path));
+        assert!(accepted.is_ok() && connected.is_ok(), "{accepted:?} {connected:?}");
+        drop(new);
+        assert_eq!(connect_control(&path).await.unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_socket_stays() {
+        let folder = tempfile_folder("file");
+        let path = folder.join("precious");
+        fs::write(&path, "text").unwrap();
+        assert_eq!(ControlListener::bind(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    fn tempfile_folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("ferry-control-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+}
