@@ -123,6 +123,7 @@ impl Page {
         self.section("FILES");
         self.entry("/etc/default/kube-proxy", "The flags of the Debian package's service.");
         self.entry("/etc/kube-proxy/config.yaml", "The configuration file of the Debian package's service.");
+        self.entry("/run/kube-proxy/control.sock", "The socket by which subcommands ask the running kube-proxy.");
         self.section("\"EXIT STATUS\"");
         self.entry("0", "A command such as --cleanup or --version has succeeded.");
         self.entry("1", "An error; the last line on standard error names it.");

@@ -19,7 +19,7 @@ use ferry_plane::mailbox::Mailbox;
 use ferry_plane::{SyncEngine, thread_name};
 use tokio::task::{LocalSet, spawn_blocking};
 
-use crate::control::{self, Control, ControlSetup};
+use crate::control::{self, Control, ControlSetup, GivenConfiguration};
 use crate::core::{Core, Desk, EngineHandle, NodeFacts};
 use crate::engine_loop;
 use crate::events::{Event, Recorder};
@@ -28,7 +28,7 @@ use crate::handover::Handover;
 use crate::health::{Pulse, Pulses};
 use crate::input::Input;
 use crate::metrics::Metrics;
-use crate::origin::{Opened, Origin};
+use crate::origin::{Opened, Origin, Source};
 use crate::planes::{Candidates, EffectiveMode, InheritedSockets, Onward, Opening, RuleDomain, Serving, Way};
 use crate::platform::supervisor::{self, Readiness};
 use crate::reload::{self, Reload};
@@ -57,6 +57,8 @@ pub struct RunOptions {
     pub metrics: SocketAddr,
     /// every flag with its value, sorted by name
     pub flags: Vec<(String, String)>,
+    /// the configuration before its defaults
+    pub given: GivenConfiguration,
     /// listening sockets of the process before
     pub sockets: InheritedSockets,
 }
@@ -79,11 +81,11 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     let snapshot = SnapshotSetup::new(&options.config.ferry, node_name, cluster.clone(), freshness.clone());
     let supported = supported_families();
     let mode = open_mode(&options, &supported, (&threads, &inputs), (&metrics, &recorder))?;
-    let EffectiveMode { plane, profile, config, settings, engines, metrics: of_mode, domains, serving, .. } = mode;
+    let EffectiveMode { plane, profile, config, settings, engines, metrics: of_mode, domains, serving, way, .. } = mode;
     metrics.add_mode(of_mode)?;
     let periods = config.effective();
     let setup = Setup::new(&config, options.flags.clone());
-    let control = ControlSetup::new(&config, node_name, cluster.is_none());
+    let control = control_setup(&options, (plane.mode, way.as_ref()), cluster.is_none());
     let flows = start_flows(profile.reply_owner, serving.as_ref(), (&metrics, &threads))?;
     let handovers = start_handovers(domains, config.clone(), &flows, (&supported, &options.sockets));
     let families = families_of(&engines);
@@ -118,15 +120,13 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     start_core(desk.clone(), input, &threads)?;
     start_addresses(addresses, &inputs, &threads)?;
     let health_events = Rc::new(HealthCheckReports::new(inputs.clone()));
-    let sink = Sink::direct(desk.clone(), inputs);
-    threads.spawn("source", source::STACK_BYTES, move || source.run(&sink))?;
+    start_source(source, Sink::direct(desk.clone(), inputs), &threads)?;
     recorder.record(Event::starting(node_name));
 
     let pulses = Pulses { families: pulses, limit: periods.sync_period * 2 };
-    let (readiness, alive) = (Readiness::new(families), pulses.clone());
     let (for_health, reporter) = (Arc::clone(&metrics), Reporter::new(plane.mode, Arc::clone(&metrics)));
     let health = Health { pulses: pulses.clone(), eligible, freshness: freshness.clone(), metrics: for_health };
-    let service_health = ServiceHealth::new(node_name, pulses, health_events);
+    let service_health = ServiceHealth::new(node_name, pulses.clone(), health_events);
     // Servers and reports run on the main thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _clock = runtime.enter();
@@ -134,7 +134,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     let reload = reload::follow(reload, Arc::clone(&metrics), (objects, serving.clone()));
     let control = control::serve(Control::new(desk, Rc::clone(&inbox), control));
     let status = Status { freshness, metrics, inbox: Rc::clone(&inbox), setup, ping: Default::default() };
-    let follow = follow(inbox, service_health, handovers, (readiness, alive), serving.clone());
+    let follow = follow(inbox, service_health, handovers, (Readiness::new(families), pulses), serving.clone());
     let edges = edges(&options, health, (status, control), follow, (reload, ends), serving);
     match LocalSet::new().block_on(&runtime, edges)? {}
 }
@@ -146,8 +146,7 @@ pub fn initialize(options: &RunOptions, origin: Origin) -> anyhow::Result<()> {
     let Opened { source, node, recorder, .. } = origin.open(&options.settings, &metrics)?;
     let (threads, _ends) = Threads::new();
     let (inputs, input) = mpsc::sync_channel(INPUTS);
-    let sink = Sink::new(inputs.clone());
-    threads.spawn("source", source::STACK_BYTES, move || source.run(&sink))?;
+    start_source(source, Sink::new(inputs.clone()), &threads)?;
     // Where the proxy starts from a snapshot, its init container must not wait for the API server.
     let limit = Some(LOOKUP).filter(|_| !options.config.ferry.snapshot.is_empty());
     core::await_node(&options.settings.node_name, node, &input, limit)?;
@@ -189,6 +188,18 @@ fn prepare_process(options: &RunOptions) -> anyhow::Result<()> {
 
 fn families_of(engines: &[(Family, Box<dyn SyncEngine>)]) -> Vec<Family> {
     engines.iter().map(|(family, _)| *family).collect()
+}
+
+/// What subcommands are told of a run in this mode.
+fn control_setup(options: &RunOptions, (mode, way): (&str, Option<&Way>), manifests: bool) -> ControlSetup {
+    ControlSetup {
+        path: options.config.ferry.control_socket.clone(),
+        node: options.settings.node_name.to_string(),
+        configuration: options.given.clone(),
+        mode: mode.to_owned(),
+        way: way.map(|way| way.name.to_owned()),
+        manifests,
+    }
 }
 
 /// The metrics of a run with this configuration.
@@ -314,6 +325,10 @@ fn start_flows(
         .cloned()
         .map(|serving| -> Arc<Behind> { Arc::new(move |family, port| serving.endpoints_of_datagrams(family, port)) });
     flows::start(Replies { owner, behind }, planes::devices(), metrics, threads)
+}
+
+fn start_source(source: Source, sink: Sink, threads: &Threads) -> anyhow::Result<()> {
+    threads.spawn("source", source::STACK_BYTES, move || source.run(&sink))
 }
 
 fn start_core(desk: Desk, inputs: mpsc::Receiver<Input>, threads: &Threads) -> anyhow::Result<()> {

@@ -38,13 +38,13 @@ const fn own(name: &'static str, kind: ValueKind, help: &'static str) -> Flag {
     Flag { name, kind, effect: Effect::Acts, default: "", help }
 }
 
-const MODE: Flag = own("mode", ValueKind::Text, "The mode that is shown, instead of the configured one.");
+pub(super) const MODE: Flag = own("mode", ValueKind::Text, "The mode that is shown, instead of the configured one.");
 const DUMP: Flag =
     own("dump", ValueKind::Text, "The file with all objects to read, as kubectl get -A -o yaml or json prints it.");
 const LOCAL_ADDRESSES: Flag = own(
     "local-addresses",
     ValueKind::List,
-    "The addresses of the node's interfaces, or machine for this machine's; by default those of its Node.",
+    "The addresses of the node's interfaces, or machine for this machine's, which is the default for what is in the kernel and for the running proxy; else those of its Node.",
 );
 const IN: Flag = own("in", ValueKind::Text, "The interface through which the connection comes in.");
 const JSON: Flag = own("json", ValueKind::Bool, "Print JSON.");
@@ -57,6 +57,7 @@ pub const INSPECTIONS: &[Inspected] = &[
         arguments: "svc NAMESPACE/NAME[:PORT] | pod IP | IP:PORT[/PROTOCOL] | \"CLIENT -> IP:PORT[/PROTOCOL]\"",
         about: "Says what happens to connections, and why: the problems first.",
         examples: &[
+            ("kube-proxy explain svc default/web", "a Service, as the running proxy knows it"),
             ("kube-proxy explain --manifests examples/hello svc default/hello", "a Service, and each of its endpoints"),
             (
                 "kube-proxy explain --config config.yaml --dump objects.yaml --hostname-override node-a 10.96.0.10:80",
@@ -82,6 +83,7 @@ pub const INSPECTIONS: &[Inspected] = &[
         arguments: "",
         about: "Says what a run would change in this machine's kernel now, and changes nothing; exits with 2 if it would.",
         examples: &[
+            ("kube-proxy plan", "what the running proxy would repair"),
             (
                 "kube-proxy plan --config /var/lib/kube-proxy/config.conf",
                 "the difference between the cluster and this node, also where upstream's proxy runs",
@@ -124,6 +126,7 @@ pub const INSPECTIONS: &[Inspected] = &[
         arguments: "\"CLIENT -> IP:PORT[/PROTOCOL]\"",
         about: "Takes a connection's first packet through what is in this machine's kernel, object by object; exits with 2 if it ends elsewhere than it should.",
         examples: &[
+            ("kube-proxy trace \"10.244.1.7 -> 10.96.0.10:80\"", "from a pod, where the running proxy serves"),
             (
                 "kube-proxy trace --config /var/lib/kube-proxy/config.conf \"10.244.1.7 -> 10.96.0.10:53/UDP\"",
                 "from a pod to a cluster IP",
@@ -158,6 +161,7 @@ pub const INSPECTIONS: &[Inspected] = &[
         arguments: "",
         about: "Compares what packets to each Service meet in this machine's kernel with what they should; exits with 2 if some differ.",
         examples: &[
+            ("kube-proxy verify", "all Services of the running proxy"),
             ("kube-proxy verify --config /var/lib/kube-proxy/config.conf", "all Services of the cluster on this node"),
             (
                 "kube-proxy verify --config /var/lib/kube-proxy/config.conf --sample 100 --json",

@@ -109,6 +109,13 @@ fn join_arrow(args: &mut Vec<OsString>) {
     args.insert(at, joined.join(&OsString::from(" ")));
 }
 
+/// True for a flag that sets something in the configuration of a run.
+fn sets_configuration(name: &str) -> bool {
+    let own = ["hostname-override", "proxy-mode-fallback", "udp-timeout"];
+    let is_set = |flag: &&Flag| flag.name == name && matches!(flag.effect, Effect::Config | Effect::Deprecated);
+    own.contains(&name) || FLAGS.iter().any(|flag| is_set(&flag))
+}
+
 /// The parser of a subcommand, or of the program itself.
 fn command(inspected: Option<&Inspected>) -> Command {
     let about = "Programs this node's kernel so that the addresses of Kubernetes Services lead to their endpoints.";
@@ -291,6 +298,29 @@ impl Flags {
     pub fn list(&self, name: &str) -> Option<Vec<String>> {
         let texts = self.0.get(name)?;
         Some(texts.iter().filter_map(|text| value::list(text).ok()).flatten().collect())
+    }
+
+    /// The given flags that set something in the configuration of a run, by name; none of the log, and none with credentials.
+    pub fn of_configuration(&self) -> BTreeMap<String, Vec<String>> {
+        let of = |(name, values): (&&'static str, &Vec<String>)| {
+            sets_configuration(name).then(|| ((*name).to_owned(), values.clone()))
+        };
+        self.0.iter().filter_map(of).collect()
+    }
+
+    /// The same flags with those that another process was given. Flags that this program doesn't know are left out.
+    #[must_use]
+    pub fn with_configuration(&self, given: &BTreeMap<String, Vec<String>>) -> Self {
+        let known = FLAGS.iter().filter(|flag| sets_configuration(flag.name));
+        let given = known.filter_map(|flag| Some((flag.name, given.get(flag.name)?.clone())));
+        Self(self.0.clone().into_iter().chain(given).collect())
+    }
+
+    /// The same flags with the mode that a subcommand is about, unless one is given.
+    #[must_use]
+    pub fn or_mode(mut self, mode: &str) -> Self {
+        self.0.entry(inspections::MODE.name).or_insert_with(|| vec![mode.to_owned()]);
+        self
     }
 
     /// What upstream's flag library prints for each given flag that is deprecated, a line each.

@@ -320,6 +320,35 @@ fn named(text: &str) -> BTreeSet<&str> {
 }
 
 #[test]
+fn flags_of_the_configuration_are_passed_on_without_credentials() {
+    let line = |words: &[&str]| {
+        let words = words.iter().map(|word| OsString::from(*word));
+        match parse([OsString::from("kube-proxy")].into_iter().chain(words)).unwrap() {
+            Request::Run(flags) | Request::Inspect(_, flags, _) => flags,
+            Request::Print(text) => panic!("{text}"),
+        }
+    };
+    let running = line(&[
+        "--cluster-cidr=10.0.0.0/8",
+        "--feature-gates=A=true",
+        "--feature-gates=B=true",
+        "--hostname-override=a",
+        "--master=https://user:word@host",
+        "-v=4",
+        "--control-socket=/run/x",
+    ]);
+    let given = running.of_configuration();
+    let names: Vec<&str> = given.keys().map(String::as_str).collect();
+    assert_eq!(names, ["cluster-cidr", "feature-gates", "hostname-override"]);
+    let own = line(&["explain", "svc", "a/b", "-v=2"]).with_configuration(&given).or_mode("ipvs");
+    assert_eq!(own.of_configuration(), given);
+    assert_eq!((own.text("mode"), own.text("v")), (Some("ipvs"), Some("2")));
+    assert_eq!(line(&["explain", "svc", "a/b", "--mode=nftables"]).or_mode("ipvs").text("mode"), Some("nftables"));
+    let unknown = [("invented".to_owned(), vec!["x".to_owned()])].into();
+    assert_eq!(running.with_configuration(&unknown), running);
+}
+
+#[test]
 fn the_documentation_says_what_each_flag_does() {
     let text = include_str!("../../../../docs/cli.md");
     let section = |title: &str| {

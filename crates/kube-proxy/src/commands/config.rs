@@ -22,6 +22,8 @@ pub struct Configured {
     pub master: Option<String>,
     /// the directory to read objects from
     pub manifests: Option<String>,
+    /// the given flags
+    pub given: Flags,
     /// every flag with its value, sorted by name, without the credentials of URLs
     pub flags: Vec<(String, String)>,
     /// the content of the configuration file, if there is one
@@ -103,8 +105,9 @@ pub(super) fn complete_with(flags: &Flags, text: Option<String>) -> anyhow::Resu
         notices.extend(unused.map(Notice::Unused));
     }
     let master = flags.path("master").map(str::to_owned);
+    let given = flags.clone();
     let flags = flags.values(flags.path("config").is_none().then_some(&config)).collect();
-    Ok(Configured { config, node_name, master, manifests, flags, text, notices })
+    Ok(Configured { config, node_name, master, manifests, given, flags, text, notices })
 }
 
 fn read(text: &str, notices: &mut Vec<Notice>) -> anyhow::Result<KubeProxyConfiguration> {
@@ -133,7 +136,8 @@ fn note_flags(flags: &Flags, notices: &mut Vec<Notice>) {
 
 impl fmt::Debug for Configured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { config, node_name, master, manifests, flags, text, notices } = self;
+        // The given flags may have credentials in a URL.
+        let Self { config, node_name, master, manifests, given: _, flags, text, notices } = self;
         f.debug_struct("Configured")
             .field("config", config)
             .field("node_name", node_name)

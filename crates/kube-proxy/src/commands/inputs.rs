@@ -6,6 +6,7 @@ use ferry_model::Settings;
 
 use super::Configured;
 use crate::app::RunOptions;
+use crate::control::GivenConfiguration;
 use crate::origin::Origin;
 use crate::planes::{Candidates, InheritedSockets};
 use crate::version;
@@ -24,6 +25,7 @@ pub(super) fn options(configured: &Configured) -> anyhow::Result<RunOptions> {
         candidates: Candidates::of(config)?,
         config: config.clone(),
         flags: configured.flags.clone(),
+        given: GivenConfiguration { file: configured.text.clone(), flags: configured.given.of_configuration() },
         sockets: InheritedSockets::default(),
     })
 }

@@ -54,12 +54,7 @@ pub(super) fn answer(
     let json = flags.is_true("json");
     match inspection {
         Inspection::Explain => {
-            let mut question: Question = asked.parse()?;
-            if let Question::Connection(connection) = &mut question {
-                connection.interface = flags.path("in").map(str::to_owned);
-            } else if flags.path("in").is_some() {
-                bail!("--in is about a connection, CLIENT -> IP:PORT");
-            }
+            let question = question(flags, asked)?;
             let colours =
                 io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
             let request = ExplainRequest { node, question, quarantined: subject.quarantined(), json, colours };
@@ -86,6 +81,20 @@ pub(super) fn answer(
             Ok((render(subject.objects(settings)?, &request)?, ExitCode::SUCCESS))
         }
     }
+}
+
+/// What `explain` is asked.
+///
+/// # Errors
+/// If it is none of the questions, or a flag doesn't fit it.
+pub(super) fn question(flags: &Flags, asked: &str) -> anyhow::Result<Question> {
+    let mut question: Question = asked.parse()?;
+    if let Question::Connection(connection) = &mut question {
+        connection.interface = flags.path("in").map(str::to_owned);
+    } else if flags.path("in").is_some() {
+        bail!("--in is about a connection, CLIENT -> IP:PORT");
+    }
+    Ok(question)
 }
 
 fn compared(Comparison { text, differs, failed }: Comparison) -> (String, ExitCode) {

@@ -1,9 +1,10 @@
 //! What a subcommand is about: the running proxy of this node, or a configuration and objects that the flags name.
 
+use std::io;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use ferry_api::config::{CONTROL_SOCKET, FerryConfiguration};
+use ferry_api::config::{CONTROL_SOCKET, FerryConfiguration, KubeProxyConfiguration};
 use ferry_model::Settings;
 
 use super::config::{Configured, Notice, complete, complete_with};
@@ -58,6 +59,7 @@ impl Subject {
             Found::Nobody(error) if flags.path("control-socket").is_some() => {
                 Err(error).with_context(|| format!("no running kube-proxy at {path}"))
             }
+            Found::Nobody(error) if error.kind() == io::ErrorKind::Unsupported => Self::offline(flags, None),
             Found::Nobody(error) => {
                 Self::offline(flags, Some(format!("No running kube-proxy at {path} ({error}), working offline\n")))
             }
@@ -65,10 +67,27 @@ impl Subject {
     }
 
     /// The running proxy, with its configuration.
+    ///
+    /// # Errors
+    /// If a flag is about another configuration.
     pub(super) fn of_running(flags: &Flags, running: Box<Running>) -> anyhow::Result<Self> {
-        let text = running.state.configuration.clone();
-        let configured = complete_with(flags, Some(text)).context("the running kube-proxy's configuration")?;
-        let configured = Configured { node_name: running.state.node.clone(), ..configured };
+        let state = &running.state;
+        if let Some(name) = flags.of_configuration().keys().next() {
+            bail!(
+                "--{name} is about a configuration, and a kube-proxy runs, which has its own: name a source of objects, too (--dump, \
+                 --kubeconfig, --manifests, --master), or leave the flag out"
+            );
+        }
+        let given = flags.with_configuration(&state.configuration.flags).or_mode(&state.mode);
+        let completed = complete_with(&given, state.configuration.file.clone());
+        let mut configured = completed.context("the running kube-proxy's configuration")?;
+        state.node.clone_into(&mut configured.node_name);
+        configured.config.logging = KubeProxyConfiguration::default().logging;
+        cli::apply_logging(flags, &mut configured.config.logging);
+        if let Some(way) = state.way.as_ref().filter(|_| configured.config.configured_mode() == state.mode) {
+            way.clone_into(&mut configured.config.ferry.userspace.way);
+        }
+        configured.notices.clear();
         Self { configured, source: Source::Running(running), note: None }.prepared()
     }
 
@@ -101,17 +120,19 @@ impl Subject {
     /// If they can't be read, or the running proxy has ended meanwhile.
     pub(super) fn objects(&self, settings: &Settings) -> anyhow::Result<Objects> {
         match &self.source {
-            Source::Running(running) => Ok(Objects::of_running(running.objects()?, running.state.manifests, settings)),
+            Source::Running(running) => Ok(Objects::of_running(running.objects()?, running.state.manifests)),
             Source::Dump(file) => Objects::of_dump(Path::new(file), settings),
             Source::Configured => Objects::of_origin(inputs::origin(&self.configured)?, settings),
         }
     }
 
-    /// The units that the kernel refuses, as far as they are known.
+    /// The units that the kernel refuses in the mode that is asked about, as far as they are known.
     pub(super) fn quarantined(&self) -> &[Quarantined] {
         match &self.source {
-            Source::Running(running) => &running.state.quarantined,
-            Source::Dump(_) | Source::Configured => &[],
+            Source::Running(running) if self.configured.config.configured_mode() == running.state.mode => {
+                &running.state.quarantined
+            }
+            Source::Running(_) | Source::Dump(_) | Source::Configured => &[],
         }
     }
 

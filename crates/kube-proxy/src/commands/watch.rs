@@ -2,22 +2,31 @@
 
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::process::ExitCode;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use tracing::subscriber::{NoSubscriber, with_default};
 
-use super::inspect::answer;
-use super::subject::{Subject, control_socket};
+use super::inspect::{answer, question};
+use super::subject::{OFFLINE, Subject, control_socket};
 use crate::cli::{Flags, Inspection};
 use crate::control::{Found, Running, RunningState};
+use crate::planes::Plane;
 
 /// Interval of the questions to the running proxy, each a few hundred bytes.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// What was printed last, and for which state of the proxy.
-#[derive(Default)]
-struct Shown {
+/// The pause after an answer, in times of what it took: a cluster that changes all the time must not cost its nodes a core.
+const PAUSES: u32 = 10;
+
+/// A watch, with what was printed last.
+struct Watch<'a> {
+    flags: &'a Flags,
+    asked: &'a str,
+    path: String,
+    /// the state of the proxy that was answered about
     state: Option<RunningState>,
     text: Option<String>,
 }
@@ -25,38 +34,83 @@ struct Shown {
 /// Follows the running proxy, over its restarts too, until nobody reads the output.
 ///
 /// # Errors
-/// If a flag names another source than the running proxy, or what listens at the control socket isn't a proxy.
+/// If what is asked can't be answered, or a flag names another source than the running proxy.
 pub(super) fn follow(flags: &Flags, asked: &str) -> anyhow::Result<()> {
     let path = control_socket(flags);
-    if let Some(name) = super::subject::OFFLINE.into_iter().find(|name| flags.path(name).is_some()) {
+    if let Some(name) = OFFLINE.into_iter().find(|name| flags.path(name).is_some()) {
         bail!("--watch follows the running proxy, --{name} names something else: give one");
     }
     if path.is_empty() {
         bail!("--watch follows the running proxy: name its socket by --control-socket");
     }
-    let mut shown = Shown::default();
+    question(flags, asked)?;
+    if let Some(mode) = flags.path("mode") {
+        Plane::named(mode)?;
+    }
+    let mut watch = Watch { flags, asked, path, state: None, text: None };
     loop {
-        let text = match Running::find(Path::new(&path))? {
-            Found::Running(running) if shown.state.as_ref() == Some(&running.state) => None,
-            Found::Running(running) => {
-                shown.state = Some(running.state.clone());
-                // A Service that is gone may come back.
-                let answered = Subject::of_running(flags, running)
-                    .and_then(|subject| answer(Inspection::Explain, flags, asked, &subject));
-                Some(answered.map_or_else(|error| format!("Error: {error:#}\n"), |(text, _)| text))
-            }
-            Found::Nobody(error) => {
-                shown.state = None;
-                Some(format!("Waiting for a running kube-proxy at {path} ({error})\n"))
-            }
-        };
-        if let Some(text) = text.filter(|text| shown.text.as_ref() != Some(text)) {
-            if print(&text, shown.text.is_some() && !flags.is_true("json")).is_err() {
-                return Ok(());
-            }
-            shown.text = Some(text);
+        let begun = Instant::now();
+        if watch.step().is_err() {
+            return Ok(());
         }
-        sleep(INTERVAL);
+        sleep(INTERVAL.max(begun.elapsed() * PAUSES));
+    }
+}
+
+// === impl Watch ===
+
+impl Watch<'_> {
+    /// Asks once, and prints what is new.
+    fn step(&mut self) -> io::Result<()> {
+        match Running::find(Path::new(&self.path)) {
+            Ok(Found::Running(running)) if self.state.as_ref() == Some(&running.state) => Ok(()),
+            Ok(Found::Running(running)) => self.answer(running),
+            Ok(Found::Nobody(error)) => self.wait(&error.into()),
+            Err(error) => self.wait(&error),
+        }
+    }
+
+    fn answer(&mut self, running: Box<Running>) -> io::Result<()> {
+        let state = running.state.clone();
+        let answered = || {
+            let subject = Subject::of_running(self.flags, running)?;
+            answer(Inspection::Explain, self.flags, self.asked, &subject)
+        };
+        // Warnings about objects are said once, not at each change.
+        let answered = if self.text.is_none() { answered() } else { with_default(NoSubscriber::new(), answered) };
+        match answered {
+            Ok((text, _)) => {
+                self.state = Some(state);
+                self.show(text)
+            }
+            // A Service that is gone may come back.
+            Err(error) => self.fault(format!("Error: {error:#}\n")),
+        }
+    }
+
+    fn wait(&mut self, error: &anyhow::Error) -> io::Result<()> {
+        self.state = None;
+        self.fault(format!("Waiting for a running kube-proxy at {} ({error:#})\n", self.path))
+    }
+
+    /// Prints a text that isn't an answer: beside the objects of `--json`.
+    fn fault(&mut self, text: String) -> io::Result<()> {
+        if !self.flags.is_true("json") {
+            return self.show(text);
+        }
+        if self.text.as_ref() != Some(&text) {
+            super::print(&mut io::stderr(), &text, ExitCode::SUCCESS);
+            self.text = Some(text);
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, text: String) -> io::Result<()> {
+        if self.text.as_ref() != Some(&text) {
+            print(&text, self.text.is_some() && !self.flags.is_true("json"))?;
+            self.text = Some(text);
+        }
+        Ok(())
     }
 }
 

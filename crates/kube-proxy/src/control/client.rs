@@ -31,7 +31,7 @@ pub struct Running {
 pub enum Found {
     /// a running proxy
     Running(Box<Running>),
-    /// nobody that answers this process
+    /// nobody
     Nobody(io::Error),
 }
 
@@ -76,11 +76,16 @@ fn get(path: &Path, route: &str) -> anyhow::Result<io::Result<Vec<u8>>> {
     runtime.block_on(async {
         let answered = timeout(LIMIT, async {
             match connect_control(path).await {
-                Ok(stream) => exchange(stream, route).await.map(Ok),
-                Err(error) => Ok(Err(error)),
+                Ok(Ok(stream)) => exchange(stream, route).await.map(Ok),
+                Ok(Err(nobody)) => Ok(Err(nobody)),
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error)
+                    .context("only its user and root may ask it: run as root, or name another source of objects"),
+                Err(error) => Err(error.into()),
             }
         });
-        answered.await.with_context(|| format!("no answer within {} s", LIMIT.as_secs()))?
+        let late =
+            || format!("no answer within {} s: name another source of objects to work without it", LIMIT.as_secs());
+        answered.await.with_context(late)?
     })
 }
 

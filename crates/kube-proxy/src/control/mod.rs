@@ -8,6 +8,8 @@
 mod client;
 mod server;
 
+use std::collections::BTreeMap;
+
 use ferry_api::object::Family;
 use serde::{Deserialize, Serialize};
 
@@ -24,14 +26,29 @@ pub struct RunningState {
     pub process: u32,
     /// the node's name
     pub node: String,
-    /// the complete configuration, as `--write-config-to` writes it; its mode is the effective one
-    pub configuration: String,
+    /// names this run of the process: another one has other objects
+    pub run: String,
+    /// the configuration as it was given
+    pub configuration: GivenConfiguration,
+    /// the effective mode, which may be a fallback
+    pub mode: String,
+    /// the effective way of traffic to the proxy, in mode userspace
+    pub way: Option<String>,
     /// true if objects come from manifests, false if from an API server
     pub manifests: bool,
     /// the number of decisions about objects and addresses since the start; the answer of a subcommand changes with it
     pub decisions: u64,
     /// units that the kernel refuses
     pub quarantined: Vec<Quarantined>,
+}
+
+/// The configuration of a run before its defaults, which depend on the mode. A subcommand may ask about another mode.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenConfiguration {
+    /// the text of the configuration file, if there is one
+    pub file: Option<String>,
+    /// the given flags that set something in it, by name, each with its values in order
+    pub flags: BTreeMap<String, Vec<String>>,
 }
 
 /// A unit that the kernel refuses: its last accepted state stays in force.

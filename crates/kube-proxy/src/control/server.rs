@@ -4,15 +4,18 @@ use std::convert::Infallible;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use ferry_api::config::KubeProxyConfiguration;
 use ferry_plane::UnitId;
 use hyper::StatusCode;
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
-use super::{OBJECTS, Quarantined, RunningState, STATE};
+use super::{GivenConfiguration, OBJECTS, Quarantined, RunningState, STATE};
 use crate::core::Desk;
-use crate::platform::ControlListener;
+use crate::platform::{ControlFile, ControlListener};
 use crate::report::SharedInbox;
 use crate::serve::http::{self, Answer, Download, File, Received, Routes, Share};
 use crate::{snapshot, version};
@@ -23,6 +26,10 @@ pub struct Control {
     desk: Desk,
     inbox: SharedInbox,
     setup: ControlSetup,
+    /// names this run
+    run: String,
+    /// one copy of the objects at a time
+    copies: Arc<Semaphore>,
 }
 
 /// What is fixed at the start.
@@ -32,8 +39,12 @@ pub struct ControlSetup {
     pub path: String,
     /// the node's name
     pub node: String,
-    /// the complete configuration in the effective mode
-    pub configuration: String,
+    /// the configuration as it was given
+    pub configuration: GivenConfiguration,
+    /// the effective mode
+    pub mode: String,
+    /// the effective way of mode userspace
+    pub way: Option<String>,
     /// true if objects come from manifests
     pub manifests: bool,
 }
@@ -41,19 +52,45 @@ pub struct ControlSetup {
 /// All clients are of this machine's administrator: few are enough.
 const SHARE: Share = Share { connections: 8, spared_reserves: 1 };
 
-/// Serves for ever; without a path, or where the socket can't be made, nothing: subcommands work without it. To be run on a `LocalSet`.
+/// Time between two looks at the path.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Serves for ever; without a path, or where the system has no such sockets, nothing. A path that can't be had, or that is lost to a process
+/// which then ends, is tried again: subcommands work without the socket. To be run on a `LocalSet`.
 pub async fn serve(control: Control) -> Infallible {
     let path = control.setup.path.clone();
-    match listen(&path) {
-        Ok(Some(listener)) => http::answer(listener, SHARE, Rc::new(control)).await,
-        Ok(None) => std::future::pending().await,
-        Err(error) => {
-            tracing::info!(
-                path,
-                err = %error,
-                "No control socket, subcommands don't reach this process: make its folder writable, or set controlSocket"
-            );
-            std::future::pending().await
+    let (control, mut failed) = (Rc::new(control), false);
+    loop {
+        match listen(&path) {
+            Ok(Some(listener)) => {
+                failed = false;
+                let file = listener.file();
+                tokio::select! {
+                    never = http::answer(listener, SHARE, Rc::clone(&control) as Rc<dyn Routes>) => match never {},
+                    () = lost(&file) => {}
+                }
+            }
+            Ok(None) => std::future::pending().await,
+            Err(error) => {
+                if !std::mem::replace(&mut failed, true) {
+                    tracing::info!(
+                        path,
+                        err = %error,
+                        "No control socket, subcommands don't reach this process: make its folder writable, or set controlSocket"
+                    );
+                }
+                sleep(LOOK).await;
+            }
+        }
+    }
+}
+
+/// Waits until the path leads to nobody that listens.
+async fn lost(file: &ControlFile) {
+    loop {
+        sleep(LOOK).await;
+        if file.is_lost() {
+            return;
         }
     }
 }
@@ -69,26 +106,18 @@ fn listen(path: &str) -> io::Result<Option<ControlListener>> {
     }
 }
 
-// === impl ControlSetup ===
-
-impl ControlSetup {
-    /// Of a node's proxy with this configuration, whose mode is the effective one.
-    pub fn new(config: &KubeProxyConfiguration, node: &str, manifests: bool) -> Self {
-        let path = config.ferry.control_socket.clone();
-        Self { path, node: node.to_owned(), configuration: config.to_yaml(), manifests }
-    }
-}
-
 // === impl Control ===
 
 impl Control {
     /// The answers about these objects and reports.
     pub fn new(desk: Desk, inbox: SharedInbox, setup: ControlSetup) -> Self {
-        Self { desk, inbox, setup }
+        let begun = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let run = format!("{}-{}", std::process::id(), begun.as_nanos());
+        Self { desk, inbox, setup, run, copies: Arc::new(Semaphore::new(1)) }
     }
 
     fn state(&self) -> RunningState {
-        let ControlSetup { node, configuration, manifests, .. } = self.setup.clone();
+        let ControlSetup { node, configuration, mode, way, manifests, .. } = self.setup.clone();
         let mut inbox = self.inbox.borrow_mut();
         inbox.catch_up();
         let quarantined = inbox.quarantined().map(|(family, unit, error)| Quarantined {
@@ -103,7 +132,10 @@ impl Control {
             program: version::full().to_string(),
             process: std::process::id(),
             node,
+            run: self.run.clone(),
             configuration,
+            mode,
+            way,
             manifests,
             decisions: self.desk.decisions(),
             quarantined: quarantined.collect(),
@@ -112,10 +144,17 @@ impl Control {
 
     /// All objects, encoded on another thread: this one answers probes.
     fn objects(&self) -> Download {
-        let (desk, node) = (self.desk.clone(), self.setup.node.clone());
+        let (desk, node, copies) = (self.desk.clone(), self.setup.node.clone(), Arc::clone(&self.copies));
         Box::pin(async move {
+            // A client that goes away doesn't end the copy, which keeps others waiting until it is done.
+            let one = copies.acquire_owned().await;
             let failed = |why: String| Answer::text(format!("{why}\n")).with_status(StatusCode::SERVICE_UNAVAILABLE);
-            match spawn_blocking(move || snapshot::encode_objects(&desk, &node)).await {
+            let encode = move || {
+                let encoded = snapshot::encode_objects(&desk, &node);
+                drop(one);
+                encoded
+            };
+            match spawn_blocking(encode).await {
                 Ok(Ok(Some(content))) => Ok(File { name: "objects", content }),
                 Ok(Ok(None)) => Err(failed("no objects are served yet: the lists are not complete".to_owned())),
                 Ok(Err(error)) => Err(failed(error.to_string())),

@@ -48,6 +48,9 @@ const GRACE: Duration = Duration::from_secs(1);
 // === impl NodeWait ===
 
 impl NodeWait {
+    /// The wait of a proxy that serves already.
+    pub const OVER: Self = Self { address: Duration::ZERO, pod_range: None };
+
     /// Upstream's time limits for this local detector.
     pub fn new(detect_local: &DetectLocal) -> Self {
         Self {

@@ -59,9 +59,10 @@ impl Objects {
         Ok(Self { events: complete_lists(&inputs)?, node })
     }
 
-    /// The objects of a running proxy, which come from an API server unless from manifests.
-    pub fn of_running(objects: Vec<KubeObject>, manifests: bool, settings: &Settings) -> Self {
-        let node = if manifests { NodeFacts::Local } else { NodeFacts::Cluster(NodeWait::new(&settings.detect_local)) };
+    /// The objects of a running proxy, which come from an API server unless from manifests. It serves them: its wait for the Node is over,
+    /// even if there is none.
+    pub fn of_running(objects: Vec<KubeObject>, manifests: bool) -> Self {
+        let node = if manifests { NodeFacts::Local } else { NodeFacts::Cluster(NodeWait::OVER) };
         Self { events: dump::complete(objects), node }
     }
 

@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-pub use control::{ControlListener, ControlStream, connect_control};
+pub use control::{ControlFile, ControlListener, ControlStream, connect_control};
 pub use directory::DirectoryWatch;
 pub use figures::process_figures;
 pub use files::{change_times, identity, is_at, make_private, sync_folder};

@@ -23,11 +23,11 @@ pub use watched::{PacketEnd, WatchLimits, WatchedFlow, WatchedPacket};
 
 #[cfg(target_os = "linux")]
 pub use linux::{
-    ControlListener, ControlStream, DirectoryWatch, FolderWatch, HandedOver, IS_REPLACEABLE, OpenSocket, Recording,
-    Samples, addresses, change_times, connect_control, follow_addresses, hand_over_memory, handed_over, host_name,
-    identity, is_at, lacks_subsystem, machine_name, make_private, memory_maps, mode_of_system, process_figures,
-    raise_open_files, replace_program, require_net_admin, run_program, set_oom_score, share_one_arena, spare_files,
-    supports, sync_folder, trim_memory, watch_flow, why_missing,
+    ControlFile, ControlListener, ControlStream, DirectoryWatch, FolderWatch, HandedOver, IS_REPLACEABLE, OpenSocket,
+    Recording, Samples, addresses, change_times, connect_control, follow_addresses, hand_over_memory, handed_over,
+    host_name, identity, is_at, lacks_subsystem, machine_name, make_private, memory_maps, mode_of_system,
+    process_figures, raise_open_files, replace_program, require_net_admin, run_program, set_oom_score, share_one_arena,
+    spare_files, supports, sync_folder, trim_memory, watch_flow, why_missing,
 };
 #[cfg(windows)]
 pub use polling::DirectoryWatch;
@@ -37,8 +37,8 @@ pub use signals::{EndingSignal, asked_to_end, handle_signals, hang_ups, is_asked
 pub use tracking::{TCP_BE_LIBERAL, set_connection_tracking};
 #[cfg(windows)]
 pub use windows::{
-    ControlListener, ControlStream, EndingSignal, FolderWatch, HandedOver, IS_REPLACEABLE, OpenSocket, Recording,
-    Samples, ServiceInterfaces, addresses, asked_to_end, can_add_addresses, change_times, connect_control,
+    ControlFile, ControlListener, ControlStream, EndingSignal, FolderWatch, HandedOver, IS_REPLACEABLE, OpenSocket,
+    Recording, Samples, ServiceInterfaces, addresses, asked_to_end, can_add_addresses, change_times, connect_control,
     follow_addresses, hand_over_memory, handed_over, handle_signals, hang_ups, host_name, identity,
     interface_of_services, is_asked_to_end, is_at, lacks_subsystem, machine_name, make_private, memory_maps,
     mode_of_system, process_figures, raise_open_files, replace_program, require_net_admin, run_program,

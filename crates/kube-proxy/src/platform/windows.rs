@@ -26,7 +26,7 @@ use ferry_plane::RuleTexts;
 pub use ferry_kernel::windows::addresses::IpHelper as ServiceInterfaces;
 
 pub use console::{handle_signals, hang_ups, is_asked_to_end};
-pub use control::{ControlListener, ControlStream, connect_control};
+pub use control::{ControlFile, ControlListener, ControlStream, connect_control};
 pub use figures::process_figures;
 pub use files::{change_times, identity, is_at, make_private, sync_folder};
 pub use folders::FolderWatch;

@@ -38,7 +38,7 @@ pub struct ExplainRequest<'a> {
 }
 
 /// The problem of a unit that the kernel refuses.
-fn refused(what: &str, one: &Quarantined) -> String {
+fn refused_text(what: &str, one: &Quarantined) -> String {
     format!(
         "the kernel refuses {what} in {}: {}; what it accepted last stays in force (quarantined), and is tried again",
         one.family, one.error
@@ -55,7 +55,7 @@ pub fn explain(objects: Objects, request: &ExplainRequest<'_>) -> anyhow::Result
     let desired = desired(objects, node, profile)?;
     let known = Known::of(&desired, profile)?.with_quarantined(quarantined);
     let mut answer = Answer::new(question.to_string());
-    known.quarantined_base().for_each(|one| answer.problem(refused("what all Services share", one)));
+    known.quarantined_base().for_each(|one| answer.problem(refused_text("what all Services share", one)));
     match question {
         Question::Service(name, port) => service::explain(&known, name, port.as_deref(), &mut answer)?,
         Question::Pod(address) => pod::explain(&known, *address, &mut answer),
@@ -77,13 +77,18 @@ mod tests {
     const SERVICE: &str = r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":"web","namespace":"shop"},"spec":{
         "clusterIP":"10.96.0.1","clusterIPs":["10.96.0.1"],"ipFamilies":["IPv4"],"ports":[{"port":80,"protocol":"TCP"}]}}"#;
 
+    const SLICE: &str = r#"{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":"web-1","namespace":"shop",
+        "labels":{"kubernetes.io/service-name":"web"}},"addressType":"IPv4","ports":[{"port":8080,"protocol":"TCP"}],
+        "endpoints":[{"addresses":["10.244.0.7"],"conditions":{"ready":true}}]}"#;
+
     /// The answer of a proxy whose kernel refuses these units.
     fn answer(question: &str, quarantined: &[Quarantined]) -> String {
         let config =
             &KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default_for_linux() };
         let settings = &Settings::from_config(config, "node");
         let node = InspectedNode { config, settings, addresses: LocalAddresses::These(Vec::new()) };
-        let objects = Objects::of_running(vec![decode_object(SERVICE).unwrap()], true, settings);
+        let objects = [SERVICE, SLICE].map(|text| decode_object(text).unwrap()).to_vec();
+        let objects = Objects::of_running(objects, true);
         let question = question.parse().unwrap();
         explain(objects, &ExplainRequest { node, question, quarantined, json: false, colours: false }).unwrap()
     }
@@ -96,7 +101,7 @@ mod tests {
             error: error.to_owned(),
         };
         let quarantined = [refused(Some("shop/web"), "in use"), refused(Some("shop/other"), "too large")];
-        for question in ["svc shop/web", "10.96.0.1:80", "10.0.0.1 -> 10.96.0.1:80"] {
+        for question in ["svc shop/web", "10.96.0.1:80", "pod 10.244.0.7", "10.0.0.1 -> 10.96.0.1:80"] {
             let text = answer(question, &quarantined);
             let first = "problem: the kernel refuses the state of Service shop/web in IPv4: in use; what it accepted last stays in force \
                          (quarantined), and is tried again\n";

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ferry_api::object::Family;
 
 use super::endpoints::{line, port_name, scopes};
+use super::refused_text;
 use super::tree::{Answer, Tree};
 use crate::inspect::known::Known;
 
@@ -26,6 +27,9 @@ pub(super) fn explain(known: &Known<'_>, address: IpAddr, answer: &mut Answer) {
             }
         }
         if !children.is_empty() {
+            if let Some(one) = known.quarantined(name, in_family.family) {
+                answer.problem(refused_text(&format!("the state of Service {name}"), one));
+            }
             answer.facts.push(Tree::with(format!("endpoint of Service {name}"), children));
         }
     }

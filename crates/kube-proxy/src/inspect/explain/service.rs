@@ -7,7 +7,7 @@ use ferry_model::{
 };
 
 use super::endpoints::{self, port_name, scopes};
-use super::refused;
+use super::refused_text;
 use super::tree::{Answer, Tree};
 use crate::inspect::known::{InFamily, Known, Resolved};
 
@@ -25,8 +25,12 @@ pub(super) fn explain(
     port: Option<&str>,
     answer: &mut Answer,
 ) -> anyhow::Result<()> {
-    let service = known.store().objects(name).service;
-    let service = service.with_context(|| format!("no Service {name} among the objects: name it NAMESPACE/NAME"))?;
+    let missing = || {
+        let refused = Family::ALL.into_iter().find_map(|family| known.quarantined(name, family));
+        let still = refused.map(|one| format!("; {}", refused_text("its removal", one))).unwrap_or_default();
+        format!("no Service {name} among the objects: name it NAMESPACE/NAME{still}")
+    };
+    let service = known.store().objects(name).service.with_context(missing)?;
     if let Some(port) =
         port.filter(|port| !service.ports.iter().any(|of| is_called(port, &of.name, of.port.as_ref().ok().copied())))
     {
@@ -66,7 +70,7 @@ pub(super) fn in_one_family(
     let (name, family) = (&service.name, in_family.family);
     let Resolved { state, diagnostics, ports } = known.resolved(name, in_family);
     if let Some(one) = known.quarantined(name, family) {
-        answer.problem(refused(&format!("the state of Service {name}"), one));
+        answer.problem(refused_text(&format!("the state of Service {name}"), one));
     }
     diagnostics.iter().for_each(|diagnostic| answer.problem(diagnostic.to_string()));
     if ports.is_empty() {

@@ -3,21 +3,29 @@
 use std::fs::{self, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
-use std::os::unix::net::UnixListener as StdUnixListener;
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::sleep;
 
 /// A connection to a running proxy, or from a subcommand.
 pub type ControlStream = UnixStream;
 
-/// The listening end. Its file goes with it, unless another process has replaced it.
+/// The listening end.
 #[derive(Debug)]
 pub struct ControlListener {
     listener: UnixListener,
+    file: ControlFile,
+}
+
+/// The file of a listener.
+#[derive(Clone, Debug)]
+pub struct ControlFile {
     path: PathBuf,
-    /// device and inode of the file
+    /// device and inode
     identity: (u64, u64),
 }
 
@@ -26,6 +34,8 @@ const MODE: u32 = 0o600;
 /// Permissions of its folder, where that is missing.
 const FOLDER_MODE: u32 = 0o755;
 const BACKLOG: i32 = 16;
+/// Pause before another attempt where so many connections wait already.
+const FULL: Duration = Duration::from_millis(20);
 
 // === impl ControlListener ===
 
@@ -47,7 +57,7 @@ impl ControlListener {
         let bound = Self::bind_at(&next).and_then(|listener| {
             let identity = identity(&fs::symlink_metadata(&next)?);
             fs::rename(&next, path)?;
-            Ok(Self { listener, path: path.to_owned(), identity })
+            Ok(Self { listener, file: ControlFile { path: path.to_owned(), identity } })
         });
         bound.inspect_err(|_| {
             // It may not have been made.
@@ -73,32 +83,52 @@ impl ControlListener {
         Ok(self.listener.accept().await?.0)
     }
 
+    /// Its file, which stays when a signal ends the process: the next one replaces it.
+    pub fn file(&self) -> ControlFile {
+        self.file.clone()
+    }
+}
+
+// === impl ControlFile ===
+
+impl ControlFile {
     /// The path.
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// True if the path leads neither to this file nor to another process that listens.
+    pub fn is_lost(&self) -> bool {
+        let is_own = fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity);
+        !is_own && StdUnixStream::connect(&self.path).is_err_and(|error| is_of_nobody(&error))
+    }
 }
 
-impl Drop for ControlListener {
-    fn drop(&mut self) {
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity) {
-            // What stays is replaced by the next process.
-            let _ = fs::remove_file(&self.path);
+fn is_of_nobody(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+/// Connects to the process that listens at a path, when it has room; the inner error if nobody listens there.
+///
+/// # Errors
+/// The system's, as where only another user may connect.
+pub async fn connect_control(path: &Path) -> io::Result<Result<ControlStream, io::Error>> {
+    loop {
+        match UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(FULL).await,
+            Err(error) if is_of_nobody(&error) => return Ok(Err(error)),
+            connected => return connected.map(Ok),
         }
     }
 }
 
-/// Connects to the process that listens at a path.
-///
-/// # Errors
-/// The system's: there is no file, nobody listens, or only another user may connect.
-pub async fn connect_control(path: &Path) -> io::Result<ControlStream> {
-    UnixStream::connect(path).await
-}
-
 fn make_folder(path: &Path) -> io::Result<()> {
     let Some(folder) = path.parent().filter(|folder| !folder.exists()) else { return Ok(()) };
-    fs::create_dir(folder)?;
+    match fs::create_dir(folder) {
+        // Another process has been faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        made => made?,
+    }
     fs::set_permissions(folder, Permissions::from_mode(FOLDER_MODE))
 }
 
@@ -124,11 +154,18 @@ mod tests {
         let old = ControlListener::bind(&path).unwrap();
         let new = ControlListener::bind(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
+        assert!(!old.file().is_lost(), "another listens");
         drop(old);
         let (accepted, connected) = tokio::join!(new.accept(), connect_control(&path));
-        assert!(accepted.is_ok() && connected.is_ok(), "{accepted:?} {connected:?}");
+        assert!(accepted.is_ok() && connected.as_ref().is_ok_and(|one| one.is_ok()), "{accepted:?} {connected:?}");
+        assert!(!new.file().is_lost());
+        let file = new.file();
         drop(new);
-        assert_eq!(connect_control(&path).await.unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(connect_control(&path).await.unwrap().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert!(!file.is_lost(), "its own, whose listener goes with the process");
+        fs::remove_file(&path).unwrap();
+        assert!(file.is_lost());
+        assert_eq!(connect_control(&path).await.unwrap().unwrap_err().kind(), io::ErrorKind::NotFound);
         fs::remove_dir_all(folder).unwrap();
     }
 

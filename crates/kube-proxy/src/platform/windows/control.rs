@@ -13,6 +13,10 @@ pub type ControlStream = TcpStream;
 #[derive(Debug)]
 pub struct ControlListener(Infallible);
 
+/// No file is ever made.
+#[derive(Clone, Debug)]
+pub struct ControlFile(Infallible);
+
 // === impl ControlListener ===
 
 impl ControlListener {
@@ -28,14 +32,30 @@ impl ControlListener {
         match self.0 {}
     }
 
-    /// The path.
-    pub fn path(&self) -> &Path {
+    /// Its file.
+    pub fn file(&self) -> ControlFile {
         match self.0 {}
     }
 }
 
+// === impl ControlFile ===
+
+impl ControlFile {
+    /// The path.
+    pub fn path(&self) -> &Path {
+        match self.0 {}
+    }
+
+    /// True if the path leads to nobody.
+    pub fn is_lost(&self) -> bool {
+        match self.0 {}
+    }
+}
+
+/// Nobody listens on this system.
+///
 /// # Errors
-/// Always.
-pub async fn connect_control(_path: &Path) -> io::Result<ControlStream> {
-    Err(io::ErrorKind::Unsupported.into())
+/// None but the inner one, always.
+pub async fn connect_control(_path: &Path) -> io::Result<Result<ControlStream, io::Error>> {
+    Ok(Err(io::ErrorKind::Unsupported.into()))
 }

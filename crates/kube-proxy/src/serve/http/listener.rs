@@ -53,6 +53,6 @@ impl Listener for ControlListener {
     }
 
     fn place(&self) -> String {
-        self.path().display().to_string()
+        self.file().path().display().to_string()
     }
 }

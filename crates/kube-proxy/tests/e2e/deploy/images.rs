@@ -99,19 +99,35 @@ impl Bundle {
     /// Runs it in the network of a host.
     fn start(&self, host: &Host) -> Container {
         let log = std::fs::File::create(self.log_file()).expect("making a log");
+        let bundle = self.folder.display().to_string();
+        let arguments = self.crun(&["run", "--bundle", &bundle, &self.name()]);
+        Container(host.spawn("unshare", &arguments, |command| {
+            command.stdin(Stdio::null()).stdout(log.try_clone().expect("a second handle")).stderr(log);
+        }))
+    }
+
+    /// Runs its program in the running container, as `kubectl exec` does; returns its output.
+    fn execute(&self, words: &[&str]) -> String {
+        let name = self.name();
+        let arguments = self.crun(&[&["exec", &name, "/usr/local/bin/kube-proxy"], words].concat());
+        run(Command::new("unshare").args(arguments))
+    }
+
+    /// The name of its container.
+    fn name(&self) -> String {
         // The names of buildah's containers are used again, while crun may still have a record of the last one of that name.
         let of_bundle = self.folder.file_name().expect("a folder has a name").display();
-        let name = format!("ferry-test-{}-{of_bundle}", std::process::id());
-        let bundle = self.folder.display().to_string();
+        format!("ferry-test-{}-{of_bundle}", std::process::id())
+    }
+
+    /// The arguments of `unshare` for a command of crun.
+    fn crun(&self, words: &[&str]) -> Vec<String> {
         let state = folder("crun").display().to_string();
         // crun refuses machines that have control groups of both versions, although it needs none here
         let unified = "mount -t cgroup2 none /sys/fs/cgroup && exec \"$@\"";
         let own = ["--mount", "--propagation", "private", "sh", "-c", unified, "sh"];
-        let run = ["crun", "--root", &state, "--cgroup-manager", "disabled", "run", "--bundle", &bundle, &name];
-        let arguments: Vec<String> = own.into_iter().chain(run).map(str::to_owned).collect();
-        Container(host.spawn("unshare", &arguments, |command| {
-            command.stdin(Stdio::null()).stdout(log.try_clone().expect("a second handle")).stderr(log);
-        }))
+        let crun = ["crun", "--root", &state, "--cgroup-manager", "disabled"];
+        own.into_iter().chain(crun).chain(words.iter().copied()).map(str::to_owned).collect()
     }
 
     /// Runs it in the network of a host until it ends; returns its exit status and log.
@@ -209,8 +225,8 @@ fn all_capabilities() -> Vec<String> {
     line.split(',').map(|name| format!("CAP_{}", name.to_uppercase())).collect()
 }
 
-/// The mounts of every container, and the volumes of this one: the configuration, the lock file of the node, and its
-/// folder for a snapshot.
+/// The mounts of every container, and the volumes of this one: the configuration, the lock file of the node, the folder of the
+/// control socket, and the node's folder for a snapshot.
 fn mounts(container: &Value, configuration: &Path, folder: &Path) -> Vec<Value> {
     let mut mounts = vec![
         json!({"destination": "/proc", "type": "proc", "source": "proc"}),
@@ -225,10 +241,10 @@ fn mounts(container: &Value, configuration: &Path, folder: &Path) -> Vec<Value> 
                 std::fs::write(&lock, "").expect("making a file");
                 lock
             }
-            Some("state") => {
-                let state = folder.join("state");
-                std::fs::create_dir_all(&state).expect("making a folder");
-                state
+            Some(name @ ("control" | "state")) => {
+                let folder = folder.join(name);
+                std::fs::create_dir_all(&folder).expect("making a folder");
+                folder
             }
             other => panic!("an unknown volume: {other:?}"),
         };
@@ -332,6 +348,10 @@ fn check(lab: &Lab, (overlay, mode): (&str, &str), image: &str, mounted: &Path, 
     let mut container = bundle.start(lab.host(Place::Node));
     let served = within(slowly(PATIENCE), || serves(lab));
     let ended = container.0.try_wait().expect("asking for a child's state");
+    if served && ended.is_none() {
+        let explained = bundle.execute(&["explain", "svc", "demo/web"]);
+        assert!(explained.starts_with("Service demo/web in IPv4\n"), "{explained}\n{}", bundle.log());
+    }
     let first = container.first();
     let status =
         first.and_then(|first| std::fs::read_to_string(format!("/proc/{}/status", first.as_raw_nonzero())).ok());

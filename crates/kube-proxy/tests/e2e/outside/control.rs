@@ -1,10 +1,14 @@
 //! The control socket: subcommands reach the running proxy by it, follow it over changes and restarts, and work without.
 
+use std::fmt;
 use std::fs;
 use std::io::Write as _;
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::process::Output;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::Signal;
 
@@ -18,10 +22,44 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("text")
 }
 
+/// The path of a control socket. It is short, as such paths must be, so that it isn't in the machine's folder. Its folder ends with it.
+struct Socket(String);
+
+// === impl Socket ===
+
+impl Socket {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("ferry-control-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self(std::env::temp_dir().join(name).join("control.sock").display().to_string())
+    }
+}
+
+impl Deref for Socket {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // A proxy that was killed leaves the socket; without one there is no folder.
+        let _ = fs::remove_dir_all(Path::new(&self.0).with_file_name(""));
+    }
+}
+
 /// A machine with one Service, and the path of its control socket.
-fn machine() -> (Machine, String) {
+fn machine() -> (Machine, Socket) {
     let machine = Machine::new();
-    let socket = machine.path("run").join("control.sock").display().to_string();
+    let socket = Socket::new();
     put(&machine, SLICE);
     machine.write("manifests/service.json", SERVICE);
     (machine, socket)
@@ -31,9 +69,12 @@ fn put(machine: &Machine, slice: &str) {
     machine.write("manifests/slice.json", slice);
 }
 
+/// Flags that set the configuration.
+const FLAGS: [&str; 2] = ["--cluster-cidr=10.244.0.0/24", "--masquerade-all"];
+
 /// Starts the proxy with this control socket.
 fn start<'a>(machine: &'a Machine, socket: &str) -> Running<'a> {
-    let mut running = machine.start(&["--control-socket", socket, "--cluster-cidr=10.244.0.0/24"]);
+    let mut running = machine.start(&[&["--control-socket", socket], &FLAGS[..]].concat());
     running.until_synced();
     running
 }
@@ -47,15 +88,16 @@ fn ask(machine: &Machine, socket: &str, arguments: &[&str]) -> Output {
 fn subcommands_have_configuration_and_objects_of_the_running_proxy() {
     let (machine, socket) = machine();
     let _running = start(&machine, &socket);
-    assert_eq!(fs::metadata(&socket).expect("the socket").permissions().mode() & 0o777, 0o600);
-    let offline =
-        ["--mode=nftables", "--hostname-override=node", "--cluster-cidr=10.244.0.0/24", "--local-addresses=machine"];
+    assert_eq!(fs::metadata(&*socket).expect("the socket").permissions().mode() & 0o777, 0o600);
+    let offline = [&["--mode=nftables", "--hostname-override=node", "--local-addresses=machine"], &FLAGS[..]].concat();
     for arguments in [
         &QUESTION[..],
         &["explain", "10.244.0.9 -> 10.96.0.1:80"],
         &["explain", "pod", "10.244.0.7", "--json"],
         &["render"],
+        &["render", "--mode=iptables"],
         &["render", "--mode=ipvs"],
+        &["explain", "10.244.0.9 -> 10.96.0.1:80", "--mode=iptables"],
         &["plan"],
         &["verify"],
         &["trace", "10.244.0.9 -> 10.96.0.1:80"],
@@ -134,11 +176,16 @@ fn without_a_running_proxy_it_is_said() {
     let asked = machine.tool("unshare", &["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_kube-proxy")]);
     let said = "No running kube-proxy at /run/kube-proxy/control.sock (No such file or directory (os error 2)), working offline\nError: ";
     assert!(asked.status.code() == Some(1) && text(&asked.stderr).starts_with(said), "{asked:?}");
+    let _running = start(&machine, &socket);
     for (arguments, wanted) in [
         (
-            &["explain", "--manifests=/tmp", "svc", "a/b"][..],
-            "--control-socket is about the running proxy, --manifests",
+            &["explain", "--cluster-cidr=10.0.0.0/8", "svc", "a/b"][..],
+            "--cluster-cidr is about a configuration, and a kube-proxy runs",
         ),
+        (&["render", "--hostname-override=other"], "--hostname-override is about a configuration"),
+        (&["explain", "--watch", "svc", "a"], "\"a\" is not NAMESPACE/NAME"),
+        (&["explain", "--watch", "--mode=magic", "svc", "a/b"], "magic"),
+        (&["explain", "--manifests=/tmp", "svc", "a/b"], "--control-socket is about the running proxy, --manifests"),
         (&["explain", "--watch", "--dump=x", "svc", "a/b"], "--watch follows the running proxy, --dump"),
     ] {
         let asked = ask(&machine, &socket, arguments);
@@ -146,6 +193,16 @@ fn without_a_running_proxy_it_is_said() {
     }
     let asked = machine.output(&["explain", "--watch", "--control-socket=", "svc", "a/b"]);
     assert!(text(&asked.stderr).contains("name its socket by --control-socket"), "{asked:?}");
+}
+
+#[test]
+fn another_user_is_refused_and_told() {
+    let (machine, socket) = machine();
+    let _running = start(&machine, &socket);
+    let arguments = ["--reuid=65534", "--regid=65534", "--clear-groups", env!("CARGO_BIN_EXE_kube-proxy"), "explain"];
+    let asked = machine.tool("setpriv", &[&arguments[..], &["svc", "shop/web", "--control-socket", &socket]].concat());
+    let said = "only its user and root may ask it: run as root, or name another source of objects";
+    assert!(asked.status.code() != Some(0) && text(&asked.stderr).contains(said), "{asked:?}");
 }
 
 #[test]
@@ -179,8 +236,8 @@ fn a_path_that_cannot_be_had_is_named_and_services_are_served() {
 #[test]
 fn what_is_no_proxy_is_named() {
     let (machine, socket) = machine();
-    fs::create_dir(machine.path("run")).expect("making a folder");
-    let listener = UnixListener::bind(&socket).expect("listening");
+    fs::create_dir(Path::new(&*socket).with_file_name("")).expect("making a folder");
+    let listener = UnixListener::bind(&*socket).expect("listening");
     let other = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a client");
         stream.write_all(b"220 mail ESMTP\r\n").expect("writing");
@@ -195,7 +252,7 @@ fn what_is_no_proxy_is_named() {
 fn silent_clients_hold_up_nobody() {
     let (machine, socket) = machine();
     let mut running = start(&machine, &socket);
-    let mut silent: Vec<UnixStream> = (0..50).map(|_| UnixStream::connect(&socket).expect("connecting")).collect();
+    let mut silent: Vec<UnixStream> = (0..50).map(|_| UnixStream::connect(&*socket).expect("connecting")).collect();
     for stream in &mut silent {
         // Those whose connection is ended already can't be written to.
         let _ = stream.write_all(b"GET /v1/objects HTTP/1.1\r\nhost: a\r\n");
