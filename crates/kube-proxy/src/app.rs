@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use ferry_api::config::KubeProxyConfiguration;
+use ferry_api::config::{KubeProxyConfiguration, PAGE_EVERYONE, PAGE_NOBODY};
 use ferry_api::object::Family;
 use ferry_model::{ReplyOwner, Settings};
 use ferry_plane::mailbox::Mailbox;
@@ -25,7 +25,7 @@ use crate::engine_loop;
 use crate::events::{Event, Recorder};
 use crate::flows::{Behind, FlowObserver, FlowReports, Replies};
 use crate::handover::Handover;
-use crate::health::{Pulse, Pulses};
+use crate::health::{Freshness, Pulse, Pulses};
 use crate::input::Input;
 use crate::metrics::Metrics;
 use crate::origin::{Opened, Origin, Source};
@@ -40,6 +40,7 @@ use crate::serve::status::{Setup, Status};
 use crate::snapshot::{ObjectHandOver, SnapshotPeers, SnapshotSetup};
 use crate::source::{self, Sink};
 use crate::threads::{STACK_BYTES, ThreadEnds, Threads};
+use crate::ui::{Access, PageSetup, StatusPage};
 use crate::{core, flows, planes, platform, version};
 
 /// The inputs of a run.
@@ -85,7 +86,6 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     metrics.add_mode(of_mode)?;
     let periods = config.effective();
     let setup = Setup::new(&config, options.flags.clone());
-    let control = control_setup(&options, (plane.mode, way.as_ref()), cluster.is_none());
     let flows = start_flows(profile.reply_owner, serving.as_ref(), (&metrics, &threads))?;
     let handovers = start_handovers(domains, config.clone(), &flows, (&supported, &options.sockets));
     let families = families_of(&engines);
@@ -132,8 +132,9 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     let _clock = runtime.enter();
     let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
     let reload = reload::follow(reload, Arc::clone(&metrics), (objects, serving.clone()));
-    let control = control::serve(Control::new(desk, Rc::clone(&inbox), control));
-    let status = Status { freshness, metrics, inbox: Rc::clone(&inbox), setup, ping: Default::default() };
+    let of_people = (&desk, &inbox, &pulses, freshness.clone());
+    let (control, page) = for_people(&options, (plane.mode, way.as_ref()), of_people);
+    let status = Status { freshness, metrics, inbox: Rc::clone(&inbox), setup, ping: Default::default(), page };
     let follow = follow(inbox, service_health, handovers, (Readiness::new(families), pulses), serving.clone());
     let edges = edges(&options, health, (status, control), follow, (reload, ends), serving);
     match LocalSet::new().block_on(&runtime, edges)? {}
@@ -190,16 +191,30 @@ fn families_of(engines: &[(Family, Box<dyn SyncEngine>)]) -> Vec<Family> {
     engines.iter().map(|(family, _)| *family).collect()
 }
 
-/// What subcommands are told of a run in this mode.
-fn control_setup(options: &RunOptions, (mode, way): (&str, Option<&Way>), manifests: bool) -> ControlSetup {
-    ControlSetup {
-        path: options.config.ferry.control_socket.clone(),
-        node: options.settings.node_name.to_string(),
+/// The servers of subcommands and of the status page, for a run in this mode.
+fn for_people(
+    options: &RunOptions,
+    (mode, way): (&str, Option<&Way>),
+    (desk, inbox, pulses, freshness): (&Desk, &SharedInbox, &Pulses, Option<Arc<Freshness>>),
+) -> (impl Future<Output = Infallible> + use<>, Box<dyn Routes>) {
+    let (node, ferry) = (options.settings.node_name.to_string(), &options.config.ferry);
+    let control = ControlSetup {
+        path: ferry.control_socket.clone(),
+        node: node.clone(),
         configuration: options.given.clone(),
         mode: mode.to_owned(),
         way: way.map(|way| way.name.to_owned()),
-        manifests,
-    }
+        // Objects of an API server have an age.
+        manifests: freshness.is_none(),
+    };
+    let access = match ferry.status_page.as_str() {
+        PAGE_EVERYONE => Access::Everyone,
+        PAGE_NOBODY => Access::Nobody,
+        _ => Access::Loopback,
+    };
+    let setup = PageSetup { node, mode: mode.to_owned(), access };
+    let page = StatusPage { desk: desk.clone(), inbox: Rc::clone(inbox), pulses: pulses.clone(), freshness, setup };
+    (control::serve(Control::new(desk.clone(), Rc::clone(inbox), control)), Box::new(page))
 }
 
 /// The metrics of a run with this configuration.

@@ -11,6 +11,7 @@ mod object_log;
 mod restore;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -37,6 +38,7 @@ use self::local_node::{LocalNode, preferred_first};
 pub use self::lookup::await_node;
 use self::node_warnings::NodeWarnings;
 pub use self::restore::{ObjectPage, Restored};
+pub use self::view::{FamilyView, View};
 use crate::events::{self, Recorder};
 use crate::input::Input;
 use crate::report::Changes;

@@ -17,6 +17,7 @@
 //! - [`snapshot`] keeps the objects of the API server in a file, and serves from it at a start without the server.
 //! - [`control`] answers this program's own subcommands over a Unix socket.
 //! - [`inspect`] shows the desired state of objects instead of running.
+//! - [`ui`] is the status page.
 //! - [`logging`] prints klog's text format or JSON; [`version`] names the build.
 //!
 //! Threads: the main one serves HTTP and follows reports, `source` reads objects, `addresses` the machine's addresses, `core`
@@ -49,4 +50,5 @@ pub mod serve;
 pub mod snapshot;
 pub mod source;
 pub mod threads;
+pub mod ui;
 pub mod version;

@@ -81,6 +81,16 @@ const _: () = assert!(size_of::<(ClaimKey, Arc<Claimant>)>() <= 32, "there are s
 // === impl Claims ===
 
 impl Claims {
+    /// The number of frontends that Services claim.
+    pub fn len(&self) -> usize {
+        self.owners.len()
+    }
+
+    /// True if no Service claims any.
+    pub fn is_empty(&self) -> bool {
+        self.owners.is_empty()
+    }
+
     /// The service that owns a frontend; `None` if no service claims it.
     pub fn owner(&self, family: Family, at: FrontendAddr, protocol: Protocol) -> Option<&ObjectName> {
         self.winner(ClaimKey { at, protocol, family }).map(|winner| &winner.name)

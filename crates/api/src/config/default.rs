@@ -8,7 +8,7 @@ use super::GoDuration;
 use super::types::{
     CONTROL_SOCKET, ClientConnection, Conntrack, DetectLocal, FerryConfiguration, IpTables, Ipvs,
     KubeProxyConfiguration, LOCAL_MODE_CLUSTER_CIDR, LogOptions, Logging, MODE_NFTABLES, NODE_PORT_ADDRESSES_PRIMARY,
-    NfTables, Userspace, WinKernel,
+    NfTables, PAGE_LOOPBACK, Userspace, WinKernel,
 };
 use crate::wire::address::{parse_ip, split_host_port};
 
@@ -128,6 +128,7 @@ impl Default for FerryConfiguration {
             snapshot: String::new(),
             snapshot_max_age: GoDuration::from_secs(24 * 60 * 60),
             control_socket: CONTROL_SOCKET.to_owned(),
+            status_page: PAGE_LOOPBACK.to_owned(),
             userspace: Userspace::default(),
         }
     }

@@ -25,6 +25,7 @@ const FORWARD: &str = "acceptForward";
 const SNAPSHOT: &str = "snapshot";
 const MAX_AGE: &str = "snapshotMaxAge";
 const CONTROL: &str = "controlSocket";
+const PAGE: &str = "statusPage";
 const WAY: &str = "userspaceWay";
 const INTERFACE: &str = "userspaceInterface";
 const UDP_TIMEOUT: &str = "userspaceUDPTimeout";
@@ -35,7 +36,7 @@ const RELAY_GRACE: &str = "userspaceTerminationGracePeriod";
 const DRAIN: &str = "userspaceDrainTimeout";
 
 /// All fields, in the order of messages.
-const FIELDS: [&str; 15] = [
+const FIELDS: [&str; 16] = [
     FALLBACK,
     GRACE_PERIOD,
     PING,
@@ -43,6 +44,7 @@ const FIELDS: [&str; 15] = [
     SNAPSHOT,
     MAX_AGE,
     CONTROL,
+    PAGE,
     WAY,
     INTERFACE,
     UDP_TIMEOUT,
@@ -92,6 +94,7 @@ pub(super) fn read(root: &Node) -> Result<FerryConfiguration, FieldError> {
             SNAPSHOT => read_text(node, SNAPSHOT, &mut config.snapshot)?,
             MAX_AGE => read_duration(node, MAX_AGE, "24h", &mut config.snapshot_max_age)?,
             CONTROL => read_text(node, CONTROL, &mut config.control_socket)?,
+            PAGE => read_text(node, PAGE, &mut config.status_page)?,
             _ if read_userspace(name, node, &mut config.userspace)? => {}
             _ => {
                 let known = FIELDS.join(", ");

@@ -35,6 +35,7 @@ pub use types::{
     CONTROL_SOCKET, ClientConnection, Conntrack, DetectLocal, Effective, FerryConfiguration, IpTables, Ipvs,
     KubeProxyConfiguration, LOCAL_MODE_BRIDGE_INTERFACE, LOCAL_MODE_CLUSTER_CIDR, LOCAL_MODE_INTERFACE_NAME_PREFIX,
     LOCAL_MODE_NODE_CIDR, LogOptions, Logging, MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, MODE_USERSPACE,
-    MODE_WINUSERSPACE, NODE_PORT_ADDRESSES_PRIMARY, NfTables, Userspace, VModule, WAY_BIND, WAY_REDIRECT, WinKernel,
+    MODE_WINUSERSPACE, NODE_PORT_ADDRESSES_PRIMARY, NfTables, PAGE_EVERYONE, PAGE_LOOPBACK, PAGE_NOBODY, Userspace,
+    VModule, WAY_BIND, WAY_REDIRECT, WinKernel,
 };
 pub use validate::ValidationErrors;

@@ -21,6 +21,12 @@ pub const MODE_USERSPACE: &str = "userspace";
 pub const WAY_REDIRECT: &str = "redirect";
 /// userspaceWay: the proxy listens at the addresses of Services.
 pub const WAY_BIND: &str = "bind";
+/// The default of statusPage: this machine alone.
+pub const PAGE_LOOPBACK: &str = "loopback";
+/// The value of statusPage for whoever reaches the metrics address.
+pub const PAGE_EVERYONE: &str = "everyone";
+/// The value of statusPage for no page.
+pub const PAGE_NOBODY: &str = "nobody";
 /// The default of controlSocket.
 pub const CONTROL_SOCKET: &str = "/run/kube-proxy/control.sock";
 /// Of Windows; `mode` if it is `userspace` or blank there. Upstream has removed it.
@@ -259,6 +265,8 @@ pub struct FerryConfiguration {
     pub snapshot_max_age: GoDuration,
     /// controlSocket: the Unix socket on which the proxy answers its own subcommands; empty for none
     pub control_socket: String,
+    /// statusPage: who gets the status page of the metrics address: [`PAGE_LOOPBACK`], [`PAGE_EVERYONE`] or [`PAGE_NOBODY`]
+    pub status_page: String,
     /// the settings of mode userspace
     pub userspace: Userspace,
 }

@@ -6,7 +6,8 @@ use super::port_range::PortRange;
 use super::types::{
     CONTROL_SOCKET, Ipvs, KubeProxyConfiguration, LOCAL_MODE_BRIDGE_INTERFACE, LOCAL_MODE_CLUSTER_CIDR,
     LOCAL_MODE_INTERFACE_NAME_PREFIX, LOCAL_MODE_NODE_CIDR, LogOptions, Logging, MODE_IPTABLES, MODE_IPVS,
-    MODE_NFTABLES, MODE_USERSPACE, MODE_WINUSERSPACE, NODE_PORT_ADDRESSES_PRIMARY, WAY_BIND, WAY_REDIRECT,
+    MODE_NFTABLES, MODE_USERSPACE, MODE_WINUSERSPACE, NODE_PORT_ADDRESSES_PRIMARY, PAGE_EVERYONE, PAGE_LOOPBACK,
+    PAGE_NOBODY, WAY_BIND, WAY_REDIRECT,
 };
 use super::{GoDuration, gates, place, quantity};
 use crate::object::Family;
@@ -261,6 +262,7 @@ impl KubeProxyConfiguration {
         }
         self.validate_snapshot(found);
         self.validate_control_socket(found);
+        self.validate_status_page(found);
         self.validate_userspace(found);
     }
 
@@ -314,6 +316,14 @@ impl KubeProxyConfiguration {
                 "must be the absolute path of a socket of at most {LONGEST_SOCKET} bytes, such as {CONTROL_SOCKET}, or empty for none"
             );
             found.invalid_text("FerryConfiguration.controlSocket", path, &why);
+        }
+    }
+
+    fn validate_status_page(&self, found: &mut Findings) {
+        let page = self.ferry.status_page.as_str();
+        if ![PAGE_LOOPBACK, PAGE_EVERYONE, PAGE_NOBODY].contains(&page) {
+            let why = format!("must be {PAGE_LOOPBACK}, {PAGE_EVERYONE} or {PAGE_NOBODY}");
+            found.invalid_text("FerryConfiguration.statusPage", page, &why);
         }
     }
 

@@ -111,6 +111,7 @@ fn own(from: &FerryConfiguration) -> Map<'_> {
         ("proxyModeFallback", Value::Texts(&from.proxy_mode_fallback)),
         ("snapshot", Value::Text(&from.snapshot)),
         ("snapshotMaxAge", Value::Duration(from.snapshot_max_age)),
+        ("statusPage", Value::Text(&from.status_page)),
         ("userspaceDrainTimeout", Value::Duration(from.userspace.drain_timeout)),
         ("userspaceInterface", Value::Text(&from.userspace.interface)),
         ("userspaceMaxAssociations", plain(from.userspace.max_associations)),

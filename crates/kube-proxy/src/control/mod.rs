@@ -11,6 +11,7 @@ mod server;
 use std::collections::BTreeMap;
 
 use ferry_api::object::Family;
+use ferry_plane::UnitId;
 use serde::{Deserialize, Serialize};
 
 pub use client::{Found, Running};
@@ -70,6 +71,15 @@ const OBJECTS: &str = "/v1/objects";
 // === impl Quarantined ===
 
 impl Quarantined {
+    /// A unit of a family that the kernel refuses with this error.
+    pub fn of((family, unit, error): (Family, &UnitId, &str)) -> Self {
+        let service = match unit {
+            UnitId::Base => None,
+            UnitId::Service(name) => Some(name.to_string()),
+        };
+        Self { family: family.to_string(), service, error: error.to_owned() }
+    }
+
     /// True for a unit of this family.
     pub fn is_of(&self, family: Family) -> bool {
         self.family == family.to_string()

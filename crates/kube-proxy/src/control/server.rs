@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use ferry_plane::UnitId;
 use hyper::StatusCode;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -17,7 +16,7 @@ use super::{GivenConfiguration, OBJECTS, Quarantined, RunningState, STATE};
 use crate::core::Desk;
 use crate::platform::{ControlFile, ControlListener};
 use crate::report::SharedInbox;
-use crate::serve::http::{self, Answer, Download, File, Received, Routes, Share};
+use crate::serve::http::{self, Answer, File, Late, Later, Received, Routes, Share};
 use crate::{snapshot, version};
 
 /// The answers of a running proxy.
@@ -120,14 +119,7 @@ impl Control {
         let ControlSetup { node, configuration, mode, way, manifests, .. } = self.setup.clone();
         let mut inbox = self.inbox.borrow_mut();
         inbox.catch_up();
-        let quarantined = inbox.quarantined().map(|(family, unit, error)| Quarantined {
-            family: family.to_string(),
-            service: match unit {
-                UnitId::Base => None,
-                UnitId::Service(name) => Some(name.to_string()),
-            },
-            error: error.to_owned(),
-        });
+        let quarantined = inbox.quarantined().map(Quarantined::of);
         RunningState {
             program: version::full().to_string(),
             process: std::process::id(),
@@ -143,22 +135,24 @@ impl Control {
     }
 
     /// All objects, encoded on another thread: this one answers probes.
-    fn objects(&self) -> Download {
+    fn objects(&self) -> Later {
         let (desk, node, copies) = (self.desk.clone(), self.setup.node.clone(), Arc::clone(&self.copies));
         Box::pin(async move {
             // A client that goes away doesn't end the copy, which keeps others waiting until it is done.
             let one = copies.acquire_owned().await;
-            let failed = |why: String| Answer::text(format!("{why}\n")).with_status(StatusCode::SERVICE_UNAVAILABLE);
+            let failed = |why: String| {
+                Late::Answer(Answer::text(format!("{why}\n")).with_status(StatusCode::SERVICE_UNAVAILABLE))
+            };
             let encode = move || {
                 let encoded = snapshot::encode_objects(&desk, &node);
                 drop(one);
                 encoded
             };
             match spawn_blocking(encode).await {
-                Ok(Ok(Some(content))) => Ok(File { name: "objects", content }),
-                Ok(Ok(None)) => Err(failed("no objects are served yet: the lists are not complete".to_owned())),
-                Ok(Err(error)) => Err(failed(error.to_string())),
-                Err(error) => Err(failed(error.to_string())),
+                Ok(Ok(Some(content))) => Late::File(File { name: "objects", content }),
+                Ok(Ok(None)) => failed("no objects are served yet: the lists are not complete".to_owned()),
+                Ok(Err(error)) => failed(error.to_string()),
+                Err(error) => failed(error.to_string()),
             }
         })
     }
@@ -175,7 +169,7 @@ impl Routes for Control {
         }
     }
 
-    fn download(&self, received: &Received) -> Option<Download> {
+    fn later(&self, received: &Received) -> Option<Later> {
         (received.path == OBJECTS).then(|| self.objects())
     }
 }

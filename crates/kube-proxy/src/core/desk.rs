@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ferry_api::object::{KubeObject, ObjectName};
 
-use super::{Core, NeverReady, ObjectPage, Restored};
+use super::{Core, NeverReady, ObjectPage, Restored, View};
 use crate::input::Input;
 
 /// Shared access to the core.
@@ -107,6 +107,11 @@ impl Desk {
                 Err(TryLockError::WouldBlock) => sleep(FREEZE_STEP),
             }
         }
+    }
+
+    /// Looks at what the core knows, which waits for as long as this takes.
+    pub fn look<T>(&self, at: impl FnOnce(View<'_>) -> T) -> T {
+        at(self.lock().view())
     }
 
     /// Copies some objects: those of the page behind this Service, or of the first one. `None` before the first hand-over.

@@ -7,12 +7,12 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
-use ferry_model::{Profile, Settings, Store};
+use ferry_model::{Profile, Settings};
 use ferry_plane::Delta;
 use ferry_plane::mailbox::{Mailbox, Receiver};
 
 use super::objects::Objects;
-use crate::core::{Core, CoreSetup, EngineHandle};
+use crate::core::{Core, CoreSetup, EngineHandle, View};
 use crate::events::Recorder;
 use crate::health::Pulse;
 use crate::input::Input;
@@ -90,9 +90,9 @@ pub fn desired(objects: Objects, inspected: &InspectedNode<'_>, profile: Profile
 // === impl Desired ===
 
 impl Desired {
-    /// All objects.
-    pub fn store(&self) -> &Store {
-        self.core.store()
+    /// What the core knows.
+    pub fn view(&self) -> View<'_> {
+        self.core.view()
     }
 
     /// The desired state of a family as one change.

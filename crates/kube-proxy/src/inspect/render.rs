@@ -59,7 +59,7 @@ fn keep_service(delta: &mut Delta, name: &ObjectName) {
 }
 
 fn check_service(name: &ObjectName, desired: &Desired) -> anyhow::Result<()> {
-    if desired.store().objects(name).service.is_none() {
+    if desired.view().store.objects(name).service.is_none() {
         bail!("no Service {name} among the objects: name it NAMESPACE/NAME");
     }
     if desired.families.iter().all(|(_, delta)| delta.units.values().all(Option::is_none)) {

@@ -8,6 +8,7 @@ use ferry_api::object::Family;
 use ferry_plane::UnitId;
 use tokio::time::Instant;
 
+use super::history::{History, PastPass};
 use super::queue::{GATHERING, Reports};
 use super::reporter::{Report, Reporter, SyncPass};
 
@@ -16,6 +17,7 @@ use super::reporter::{Report, Reporter, SyncPass};
 pub struct Inbox {
     reports: Reports,
     reporter: Reporter,
+    history: History,
     /// sync passes that are already in metrics and logs
     passes: VecDeque<Box<SyncPass>>,
     /// further reports are batched until then
@@ -30,7 +32,7 @@ pub type SharedInbox = Rc<RefCell<Inbox>>;
 impl Inbox {
     /// An inbox of these reports. Needs the runtime's clock.
     pub fn new(reports: Reports, reporter: Reporter) -> Self {
-        Self { reports, reporter, passes: VecDeque::new(), gathered: Instant::now() }
+        Self { reports, reporter, history: History::default(), passes: VecDeque::new(), gathered: Instant::now() }
     }
 
     /// Updates metrics and logs with all reports queued so far, for a scrape. The sync passes among them go on to their follower.
@@ -39,6 +41,11 @@ impl Inbox {
         if !self.passes.is_empty() {
             self.reports.wake();
         }
+    }
+
+    /// The last sync passes that did something, oldest first.
+    pub fn passes(&self) -> impl DoubleEndedIterator<Item = &PastPass> {
+        self.history.passes()
     }
 
     /// The units that the kernel refuses, each with its family and the error.
@@ -51,6 +58,7 @@ impl Inbox {
             match report {
                 Report::SyncPass(pass) => {
                     self.reporter.sync_pass(&pass);
+                    self.history.note(&pass);
                     self.passes.push_back(pass);
                 }
                 Report::Triggered { service, family, time } => self.reporter.triggered(service, family, time),

@@ -36,6 +36,7 @@ fn every_field_arrives() {
         snapshot: "/var/lib/ferry/snapshot".to_owned(),
         snapshot_max_age: GoDuration::from_secs(3600),
         control_socket: "/run/other.sock".to_owned(),
+        status_page: "nobody".to_owned(),
         userspace: Userspace {
             way: "bind".to_owned(),
             interface: "Ethernet 2".to_owned(),
@@ -48,7 +49,7 @@ fn every_field_arrives() {
         },
     };
     let body = "proxyModeFallback: [nftables, iptables]\nipvsTerminationGracePeriod: 1m30s\nipvsPingOnlyWithEndpoints: true\n\
-                acceptForward: true\nsnapshot: /var/lib/ferry/snapshot\nsnapshotMaxAge: 1h\ncontrolSocket: /run/other.sock\n\
+                acceptForward: true\nsnapshot: /var/lib/ferry/snapshot\nsnapshotMaxAge: 1h\ncontrolSocket: /run/other.sock\nstatusPage: nobody\n\
                 userspaceWay: bind\nuserspaceInterface: Ethernet 2\nuserspaceUDPTimeout: 1s\nuserspaceMaxConnections: 2\nuserspaceMaxConnectionsPerPort: 3\n\
                 userspaceMaxAssociations: 4\nuserspaceTerminationGracePeriod: 5s\nuserspaceDrainTimeout: 6s\n";
     assert_eq!(own(body), wanted);
@@ -70,7 +71,7 @@ fn faults_name_the_field_and_the_remedy() {
         (
             "foo: 1",
             "foo: unknown field: remove or correct it, the fields are proxyModeFallback, \
-                    ipvsTerminationGracePeriod, ipvsPingOnlyWithEndpoints, acceptForward, snapshot, snapshotMaxAge, controlSocket, userspaceWay, userspaceInterface, userspaceUDPTimeout, \
+                    ipvsTerminationGracePeriod, ipvsPingOnlyWithEndpoints, acceptForward, snapshot, snapshotMaxAge, controlSocket, statusPage, userspaceWay, userspaceInterface, userspaceUDPTimeout, \
                     userspaceMaxConnections, userspaceMaxConnectionsPerPort, userspaceMaxAssociations, \
                     userspaceTerminationGracePeriod, userspaceDrainTimeout (line 7, column 1)",
         ),
@@ -157,6 +158,8 @@ fn values_are_checked() {
              machine, such as /var/lib/ferry/snapshot",
         ),
         ("controlSocket: \"\"", ""),
+        ("statusPage: everyone", ""),
+        ("statusPage: all", "statusPage: Invalid value: \"all\": must be loopback, everyone or nobody"),
         (
             "controlSocket: control.sock",
             "controlSocket: Invalid value: \"control.sock\": must be the absolute path of a socket of at most 90 bytes, such as \

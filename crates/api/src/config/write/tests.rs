@@ -228,11 +228,11 @@ prop_compose! {
     fn own_settings()(
         proxy_mode_fallback in vec(text(), 0..3), ipvs_termination_grace_period in duration(),
         ipvs_ping_only_with_endpoints: bool, accept_forward: bool, snapshot in text(), snapshot_max_age in duration(),
-        control_socket in text(), userspace in userspace_settings(),
+        control_socket in text(), status_page in text(), userspace in userspace_settings(),
     ) -> FerryConfiguration {
         FerryConfiguration {
             proxy_mode_fallback, ipvs_termination_grace_period, ipvs_ping_only_with_endpoints, accept_forward,
-            snapshot, snapshot_max_age, control_socket, userspace,
+            snapshot, snapshot_max_age, control_socket, status_page, userspace,
         }
     }
 }

@@ -1,31 +1,34 @@
 //! An address: the Service that serves it, and what happens to a connection there.
 
-use std::net::IpAddr;
-
-use ferry_api::object::{Family, Service};
+use ferry_api::object::{Family, ObjectName};
 use ferry_model::{
-    Frontend, FrontendAddr, NodePortAddresses, Origin, Packet, PortReasons, PortState, ServiceState, Verdict, decide,
-    origin,
+    Frontend, FrontendAddr, NodePortAddresses, Origin, Packet, PortReasons, PortState, Verdict, decide, origin,
 };
 
+use super::known::{Known, has_address};
 use super::service::{action_text, in_one_family, kind_text, policy_field, port_names};
-use super::tree::{Answer, Tree};
+use super::tree::{Explanation, Fact};
+use super::unserved;
+use crate::core::FamilyView;
 use crate::inspect::connection::{Connection, Destination};
-use crate::inspect::known::{InFamily, Known};
 
 /// The frontend at an address.
-struct Served<'a> {
-    state: &'a ServiceState,
-    port: &'a PortState,
-    frontend: &'a Frontend,
+struct Served {
+    service: ObjectName,
+    port: PortState,
+    frontend: Frontend,
 }
 
 /// Explains who serves an address and port.
-pub(super) fn explain(known: &Known<'_>, to: &Destination, answer: &mut Answer) {
-    let in_family = known.family(Family::of(to.at.ip()));
+pub(super) fn explain(known: &Known<'_>, to: &Destination, answer: &mut Explanation) {
+    let family = Family::of(to.at.ip());
+    let Some(in_family) = &known.view.family(family) else {
+        answer.problem(unserved(family));
+        return;
+    };
     match served(known, in_family, to) {
         Some(served) => {
-            answer.facts.push(Tree::leaf(claim_text(to, &served)));
+            answer.facts.push(Fact::leaf(claim_text(to, &served)));
             explain_service(known, in_family, &served, answer);
         }
         None => nobody(known, in_family, to, answer),
@@ -33,12 +36,16 @@ pub(super) fn explain(known: &Known<'_>, to: &Destination, answer: &mut Answer) 
 }
 
 /// Explains what happens to a connection.
-pub(super) fn explain_connection(known: &Known<'_>, connection: &Connection, answer: &mut Answer) {
+pub(super) fn explain_connection(known: &Known<'_>, connection: &Connection, answer: &mut Explanation) {
     let (to, client) = (&connection.to, connection.client);
-    let in_family = known.family(Family::of(client));
-    let packet = connection.packet(&known.desired.addresses);
-    let states = in_family.services.iter().copied();
-    let verdict = decide(states, in_family.base, &packet, &in_family.context, &known.profile);
+    let family = Family::of(client);
+    let Some(in_family) = &known.view.family(family) else {
+        answer.problem(unserved(family));
+        return;
+    };
+    let packet = connection.packet(known.view.addresses);
+    let states = known.concerned(&packet, in_family);
+    let verdict = decide(&states, in_family.base, &packet, in_family.context, known.view.profile);
     let served = served(known, in_family, to);
     let (from, detector) = origin_text(&packet, in_family);
     let what = match &verdict {
@@ -48,27 +55,27 @@ pub(super) fn explain_connection(known: &Known<'_>, connection: &Connection, ans
         Verdict::Reject => "refused".to_owned(),
         Verdict::Pass => "not handled by the proxy".to_owned(),
     };
-    let mut children = vec![Tree::leaf(format!("{client} is {from}{detector}"))];
+    let mut children = vec![Fact::leaf(format!("{client} is {from}{detector}"))];
     if let Some(served) = &served {
-        let service = known.store().objects(&served.state.name).service;
-        children.push(Tree::leaf(claim_text(to, served)));
+        let service = known.store().objects(&served.service).service;
+        children.push(Fact::leaf(claim_text(to, served)));
         if !served.frontend.admits(client) {
-            let name = &served.state.name;
+            let name = &served.service;
             answer.problem(format!(
                 "{client} is in no range of spec.loadBalancerSourceRanges of Service {name}: dropped"
             ));
         } else if let Some(service) = service {
             let treatment = served.frontend.treatment;
-            let action = match origin(&packet, &in_family.context) {
+            let action = match origin(&packet, in_family.context) {
                 Origin::Pod => treatment.pod,
                 Origin::Host => treatment.host,
                 Origin::Other => treatment.other,
             };
             let policy = policy_field(service, served.frontend.kind);
-            children.push(Tree::leaf(format!("from {from}: {}", action_text(action, policy))));
+            children.push(Fact::leaf(format!("from {from}: {}", action_text(action, policy))));
         }
     }
-    answer.facts.push(Tree::with(format!("{client} -> {to}: {what}"), children));
+    answer.facts.push(Fact::with(format!("{client} -> {to}: {what}"), children));
     match &served {
         Some(served) => explain_service(known, in_family, served, answer),
         None => nobody(known, in_family, to, answer),
@@ -76,9 +83,9 @@ pub(super) fn explain_connection(known: &Known<'_>, connection: &Connection, ans
 }
 
 /// The origin of a connection as text, and the local detector that decides it.
-fn origin_text(packet: &Packet, in_family: &InFamily<'_>) -> (&'static str, String) {
+fn origin_text(packet: &Packet, in_family: &FamilyView<'_>) -> (&'static str, String) {
     let detector = in_family.context.local.as_ref().map_or_else(String::new, |detector| format!(" ({detector})"));
-    match origin(packet, &in_family.context) {
+    match origin(packet, in_family.context) {
         Origin::Pod => ("a pod of this node", detector),
         Origin::Host => ("this node", String::new()),
         Origin::Other if detector.is_empty() => ("elsewhere", " as far as can be told".to_owned()),
@@ -87,31 +94,33 @@ fn origin_text(packet: &Packet, in_family: &InFamily<'_>) -> (&'static str, Stri
 }
 
 /// The frontend at this address, or the node port of this number if the address serves node ports.
-fn served<'a>(known: &Known<'a>, in_family: &InFamily<'a>, to: &Destination) -> Option<Served<'a>> {
+fn served(known: &Known<'_>, in_family: &FamilyView<'_>, to: &Destination) -> Option<Served> {
     let (address, port) = (to.at.ip(), to.at.port());
     let at = |wanted: FrontendAddr| {
-        in_family.services.iter().copied().find_map(|state| {
-            let ports = state.ports.iter().filter(|of| of.protocol == to.protocol);
-            let mut all = ports.flat_map(|port| port.frontends.iter().map(move |frontend| (port, frontend)));
-            let (port, frontend) = all.find(|(_, frontend)| frontend.at == wanted)?;
-            Some(Served { state, port, frontend })
-        })
+        let service = known.store().claims().owner(in_family.family, wanted, to.protocol)?;
+        let (state, _) = known.view.resolved(service, in_family);
+        let ports = state.ports.into_iter().filter(|of| of.protocol == to.protocol);
+        let mut found = ports.filter_map(|port| {
+            let frontend = port.frontends.iter().find(|frontend| frontend.at == wanted)?.clone();
+            Some(Served { service: service.clone(), port, frontend })
+        });
+        found.next()
     };
     let serves_node_ports = match &in_family.base.node_ports {
-        NodePortAddresses::All => known.desired.addresses.contains(&address),
+        NodePortAddresses::All => known.view.addresses.contains(&address),
         NodePortAddresses::Only(addresses) => addresses.contains(&address),
     };
     at(FrontendAddr::Vip(address, port)).or_else(|| at(FrontendAddr::NodePort(port)).filter(|_| serves_node_ports))
 }
 
-fn claim_text(to: &Destination, served: &Served<'_>) -> String {
-    let Served { state, port, frontend } = served;
+fn claim_text(to: &Destination, served: &Served) -> String {
+    let Served { service, port, frontend } = served;
     let name = if port.name.is_empty() { String::new() } else { format!(" port {}", port.name) };
-    format!("{to} is a {} of Service {}{name}", kind_text(frontend.kind), state.name)
+    format!("{to} is a {} of Service {service}{name}", kind_text(frontend.kind))
 }
 
-fn explain_service(known: &Known<'_>, in_family: &InFamily<'_>, served: &Served<'_>, answer: &mut Answer) {
-    if let Some(service) = known.store().objects(&served.state.name).service {
+fn explain_service(known: &Known<'_>, in_family: &FamilyView<'_>, served: &Served, answer: &mut Explanation) {
+    if let Some(service) = known.store().objects(&served.service).service {
         let wanted = |port: &PortReasons<'_>| *port.name == *served.port.name && port.protocol == served.port.protocol;
         let tree = in_one_family(known, in_family, service, &wanted, answer);
         answer.facts.push(tree);
@@ -119,16 +128,13 @@ fn explain_service(known: &Known<'_>, in_family: &InFamily<'_>, served: &Served<
 }
 
 /// No frontend is there: whose address it is, and with which ports.
-fn nobody(known: &Known<'_>, in_family: &InFamily<'_>, to: &Destination, answer: &mut Answer) {
+fn nobody(known: &Known<'_>, in_family: &FamilyView<'_>, to: &Destination, answer: &mut Explanation) {
     let address = to.at.ip();
-    let names = |service: &Service| {
-        let text = |text: &Result<IpAddr, Box<str>>| text.as_ref().is_ok_and(|ip| *ip == address);
-        let ingress = service.ingress.iter().map(|ingress| &ingress.ip);
-        service.cluster_ips.iter().chain(&service.cluster_ip).chain(&service.external_ips).chain(ingress).any(text)
-    };
     let mut found = false;
     for name in known.store().service_names() {
-        let Some(service) = known.store().objects(name).service.filter(|service| names(service)) else { continue };
+        let Some(service) = known.store().objects(name).service.filter(|service| has_address(service, address)) else {
+            continue;
+        };
         found = true;
         answer.problem(format!(
             "no Service serves {to}: {address} belongs to Service {name}, whose ports are {}",
@@ -137,7 +143,7 @@ fn nobody(known: &Known<'_>, in_family: &InFamily<'_>, to: &Destination, answer:
         let tree = in_one_family(known, in_family, service, &|_| true, answer);
         answer.facts.push(tree);
     }
-    if !found && known.desired.addresses.contains(&address) {
+    if !found && known.view.addresses.contains(&address) {
         let port = to.at.port();
         answer.problem(format!(
             "no Service serves {to}: it is an address of this node, and no Service has the node port {port}"

@@ -5,14 +5,15 @@ use std::net::SocketAddr;
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_model::{Action, EndpointReasons, PortReasons, PortState, Scope, Unused};
 
-use super::tree::{Answer, Tree};
-use crate::inspect::known::{InFamily, Known};
+use super::known::Known;
+use super::tree::{Explanation, Fact};
+use crate::core::FamilyView;
 
 /// Endpoints that are listed; a Service may have thousands.
 const LISTED: usize = 50;
 
 /// The endpoints of a port, below one fact; `used`: the scopes to which some frontend leads.
-pub(super) fn explain(port: &PortReasons<'_>, used: &[Scope], known: &InFamily<'_>) -> Tree {
+pub(super) fn explain(port: &PortReasons<'_>, used: &[Scope], known: &FamilyView<'_>) -> Fact {
     let count =
         |chosen: fn(&EndpointReasons<'_>) -> bool| port.endpoints.iter().filter(|reasons| chosen(reasons)).count();
     let (cluster, local) = (count(|reasons| reasons.cluster.is_ok()), count(|reasons| reasons.local.is_ok()));
@@ -20,16 +21,16 @@ pub(super) fn explain(port: &PortReasons<'_>, used: &[Scope], known: &InFamily<'
         if used.contains(&Scope::Local) { format!(", {local} on this node by policy Local") } else { String::new() };
     let text =
         format!("endpoints: {} in its EndpointSlices, {cluster} used by policy Cluster{here}", port.endpoints.len());
-    let mut children: Vec<Tree> =
-        port.endpoints.iter().take(LISTED).map(|reasons| Tree::leaf(line(reasons, used, known))).collect();
+    let mut children: Vec<Fact> =
+        port.endpoints.iter().take(LISTED).map(|reasons| Fact::leaf(line(reasons, used, known))).collect();
     if let Some(more) = port.endpoints.len().checked_sub(LISTED).filter(|more| *more > 0) {
-        children.push(Tree::leaf(format!("and {more} more")));
+        children.push(Fact::leaf(format!("and {more} more")));
     }
-    Tree::with(text, children)
+    Fact::with(text, children)
 }
 
 /// One endpoint, with what becomes of it.
-pub(super) fn line(reasons: &EndpointReasons<'_>, used: &[Scope], known: &InFamily<'_>) -> String {
+pub(super) fn line(reasons: &EndpointReasons<'_>, used: &[Scope], known: &FamilyView<'_>) -> String {
     let EndpointReasons { endpoint, slice, node, .. } = reasons;
     let at = SocketAddr::new(endpoint.address, endpoint.port);
     let node = node.map_or_else(|| "no node".to_owned(), |node| format!("node {node}"));
@@ -80,7 +81,7 @@ pub(super) fn scopes(port: &PortState) -> Vec<Scope> {
 }
 
 /// Why a policy doesn't choose an endpoint, by the field of its slice.
-fn reason(scope: Scope, unused: Unused, reasons: &EndpointReasons<'_>, known: &InFamily<'_>) -> String {
+fn reason(scope: Scope, unused: Unused, reasons: &EndpointReasons<'_>, known: &FamilyView<'_>) -> String {
     let context = &known.context;
     let zone = context.zone.as_deref().unwrap_or("unknown");
     match unused {
@@ -105,9 +106,9 @@ fn reason(scope: Scope, unused: Unused, reasons: &EndpointReasons<'_>, known: &I
 /// Why a port has no usable endpoint, or none for traffic under policy Local.
 pub(super) fn problems(
     known: &Known<'_>,
-    in_family: &InFamily<'_>,
+    in_family: &FamilyView<'_>,
     (service, port, state): (&ObjectName, &PortReasons<'_>, &PortState),
-    answer: &mut Answer,
+    answer: &mut Explanation,
 ) {
     let what = format!("{service} {} {}", port_name(port), in_family.family);
     let (cluster, local) = (port.endpoints.iter().any(|reasons| reasons.cluster.is_ok()), !state.local.is_empty());

@@ -9,17 +9,21 @@
 
 mod address;
 mod endpoints;
+mod known;
 mod pod;
 mod question;
 mod service;
 mod tree;
 
+use ferry_api::object::Family;
+
+use self::known::Known;
 pub use self::question::{Question, service_name};
-use self::tree::Answer;
+pub use self::tree::{Explanation, Fact};
 use super::desired::{InspectedNode, desired};
-use super::known::Known;
 use super::objects::Objects;
 use crate::control::Quarantined;
+use crate::core::View;
 use crate::planes::Plane;
 
 /// The inputs of an explanation.
@@ -37,14 +41,6 @@ pub struct ExplainRequest<'a> {
     pub colours: bool,
 }
 
-/// The problem of a unit that the kernel refuses.
-fn refused_text(what: &str, one: &Quarantined) -> String {
-    format!(
-        "the kernel refuses {what} in {}: {}; what it accepted last stays in force (quarantined), and is tried again",
-        one.family, one.error
-    )
-}
-
 /// The text of the answer: problems first, then a tree.
 ///
 /// # Errors
@@ -53,16 +49,38 @@ pub fn explain(objects: Objects, request: &ExplainRequest<'_>) -> anyhow::Result
     let ExplainRequest { node, question, quarantined, json, colours } = request;
     let profile = Plane::named(node.config.configured_mode())?.offline(node.config).profile;
     let desired = desired(objects, node, profile)?;
-    let known = Known::of(&desired, profile)?.with_quarantined(quarantined);
-    let mut answer = Answer::new(question.to_string());
+    let answer = explanation(desired.view(), question, quarantined)?;
+    Ok(if *json { answer.json() } else { answer.text(*colours) })
+}
+
+/// The answer from what a core knows.
+///
+/// # Errors
+/// If the objects lack a Service or a port that is asked about.
+pub fn explanation(view: View<'_>, question: &Question, quarantined: &[Quarantined]) -> anyhow::Result<Explanation> {
+    let known = &Known::new(view, quarantined);
+    let mut answer = Explanation::new(question.to_string());
     known.quarantined_base().for_each(|one| answer.problem(refused_text("what all Services share", one)));
     match question {
-        Question::Service(name, port) => service::explain(&known, name, port.as_deref(), &mut answer)?,
-        Question::Pod(address) => pod::explain(&known, *address, &mut answer),
-        Question::Address(to) => address::explain(&known, to, &mut answer),
-        Question::Connection(connection) => address::explain_connection(&known, connection, &mut answer),
+        Question::Service(name, port) => service::explain(known, name, port.as_deref(), &mut answer)?,
+        Question::Pod(address) => pod::explain(known, *address, &mut answer),
+        Question::Address(to) => address::explain(known, to, &mut answer),
+        Question::Connection(connection) => address::explain_connection(known, connection, &mut answer),
     }
-    Ok(if *json { answer.json() } else { answer.text(*colours) })
+    Ok(answer)
+}
+
+/// The problem of a unit that the kernel refuses.
+fn refused_text(what: &str, one: &Quarantined) -> String {
+    format!(
+        "the kernel refuses {what} in {}: {}; what it accepted last stays in force (quarantined), and is tried again",
+        one.family, one.error
+    )
+}
+
+/// The problem of a question about a family that isn't served.
+fn unserved(family: Family) -> String {
+    format!("{family} is not served: this machine's kernel has it switched off")
 }
 
 #[cfg(test)]

@@ -2,17 +2,25 @@
 
 use std::net::IpAddr;
 
-use ferry_api::object::Family;
+use ferry_api::object::{EndpointSlice, Family};
 
 use super::endpoints::{line, port_name, scopes};
-use super::refused_text;
-use super::tree::{Answer, Tree};
-use crate::inspect::known::Known;
+use super::known::Known;
+use super::tree::{Explanation, Fact};
+use super::{refused_text, unserved};
 
 /// Explains where an address is an endpoint, and why it is used there or not.
-pub(super) fn explain(known: &Known<'_>, address: IpAddr, answer: &mut Answer) {
-    let in_family = known.family(Family::of(address));
-    for name in known.store().service_names() {
+pub(super) fn explain(known: &Known<'_>, address: IpAddr, answer: &mut Explanation) {
+    let family = Family::of(address);
+    let Some(in_family) = &known.view.family(family) else {
+        answer.problem(unserved(family));
+        return;
+    };
+    for (name, objects) in known.store().services_after(None) {
+        let has_it = |slice: &&EndpointSlice| slice.endpoints.iter().any(|endpoint| endpoint.address == address);
+        if !objects.slices.iter().any(has_it) {
+            continue;
+        }
         let resolved = known.resolved(name, in_family);
         let mut children = Vec::new();
         for port in &resolved.ports {
@@ -23,14 +31,14 @@ pub(super) fn explain(known: &Known<'_>, address: IpAddr, answer: &mut Answer) {
                 if reasons.cluster.is_err() {
                     answer.problem(format!("{name} {}: {line}", port_name(port)));
                 }
-                children.push(Tree::leaf(format!("{}: {line}", port_name(port))));
+                children.push(Fact::leaf(format!("{}: {line}", port_name(port))));
             }
         }
         if !children.is_empty() {
             if let Some(one) = known.quarantined(name, in_family.family) {
                 answer.problem(refused_text(&format!("the state of Service {name}"), one));
             }
-            answer.facts.push(Tree::with(format!("endpoint of Service {name}"), children));
+            answer.facts.push(Fact::with(format!("endpoint of Service {name}"), children));
         }
     }
     if answer.facts.is_empty() {

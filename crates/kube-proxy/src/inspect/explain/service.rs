@@ -7,9 +7,10 @@ use ferry_model::{
 };
 
 use super::endpoints::{self, port_name, scopes};
+use super::known::{Known, Resolved};
 use super::refused_text;
-use super::tree::{Answer, Tree};
-use crate::inspect::known::{InFamily, Known, Resolved};
+use super::tree::{Explanation, Fact};
+use crate::core::FamilyView;
 
 /// The effect of a missing local detector, and the remedy.
 const UNDETECTED: &str = "set clusterCIDR, or another detectLocalMode, in the configuration; until then no connection to a cluster IP is \
@@ -23,7 +24,7 @@ pub(super) fn explain(
     known: &Known<'_>,
     name: &ObjectName,
     port: Option<&str>,
-    answer: &mut Answer,
+    answer: &mut Explanation,
 ) -> anyhow::Result<()> {
     let missing = || {
         let refused = Family::ALL.into_iter().find_map(|family| known.quarantined(name, family));
@@ -36,10 +37,9 @@ pub(super) fn explain(
     {
         bail!("Service {name} has no port {port}: its ports are {}", port_names(service));
     }
-    for family in Family::ALL {
-        let in_family = known.family(family);
+    for in_family in known.view.families() {
         let wanted = |of: &PortReasons<'_>| port.is_none_or(|port| is_called(port, of.name, Some(of.port)));
-        let tree = in_one_family(known, in_family, service, &wanted, answer);
+        let tree = in_one_family(known, &in_family, service, &wanted, answer);
         answer.facts.push(tree);
     }
     Ok(())
@@ -62,11 +62,11 @@ pub(super) fn port_names(service: &Service) -> String {
 /// The ports of a Service that are asked about.
 pub(super) fn in_one_family(
     known: &Known<'_>,
-    in_family: &InFamily<'_>,
+    in_family: &FamilyView<'_>,
     service: &Service,
     wanted: &dyn Fn(&PortReasons<'_>) -> bool,
-    answer: &mut Answer,
-) -> Tree {
+    answer: &mut Explanation,
+) -> Fact {
     let (name, family) = (&service.name, in_family.family);
     let Resolved { state, diagnostics, ports } = known.resolved(name, in_family);
     if let Some(one) = known.quarantined(name, family) {
@@ -74,39 +74,39 @@ pub(super) fn in_one_family(
     }
     diagnostics.iter().for_each(|diagnostic| answer.problem(diagnostic.to_string()));
     if ports.is_empty() {
-        return Tree::leaf(format!("Service {name} in {family}: not served: {}", why_not(service)));
+        return Fact::leaf(format!("Service {name} in {family}: not served: {}", why_not(service)));
     }
     let mut children = Vec::new();
     for port in ports.iter().filter(|port| wanted(port)) {
         let of = state.ports.iter().find(|of| *of.name == *port.name && of.protocol == port.protocol);
         let Some(of) = of else {
-            children.push(Tree::leaf(format!("{}: not served, see the problems", port_name(port))));
+            children.push(Fact::leaf(format!("{}: not served, see the problems", port_name(port))));
             continue;
         };
         endpoints::problems(known, in_family, (name, port, of), answer);
         children.push(port_tree(service, in_family, (port, of)));
     }
-    let context = &in_family.context;
-    if context.local.is_none() && !context.masquerade_all && !known.profile.relays() {
+    let context = in_family.context;
+    if context.local.is_none() && !context.masquerade_all && !known.view.profile.relays() {
         answer.problem(format!("pods of this node are not told apart from other clients: {UNDETECTED}"));
     }
     if let Some(check) = state.health_check {
-        children.push(Tree::leaf(format!(
+        children.push(Fact::leaf(format!(
             "health checks of load balancers at port {}: {} local endpoints (spec.healthCheckNodePort)",
             check.port, check.local_endpoints
         )));
     }
-    Tree::with(format!("Service {name} in {family}"), children)
+    Fact::with(format!("Service {name} in {family}"), children)
 }
 
-fn port_tree(service: &Service, in_family: &InFamily<'_>, (port, of): (&PortReasons<'_>, &PortState)) -> Tree {
-    let mut children: Vec<Tree> =
+fn port_tree(service: &Service, in_family: &FamilyView<'_>, (port, of): (&PortReasons<'_>, &PortState)) -> Fact {
+    let mut children: Vec<Fact> =
         of.frontends.iter().map(|frontend| frontend_tree(service, in_family, frontend)).collect();
     if children.is_empty() {
-        children.push(Tree::leaf("no address: all of them belong to other Services, see the problems"));
+        children.push(Fact::leaf("no address: all of them belong to other Services, see the problems"));
     }
     if let Some(affinity) = of.affinity {
-        children.push(Tree::leaf(format!(
+        children.push(Fact::leaf(format!(
             "session affinity: a client keeps its endpoint for {} s (spec.sessionAffinity: ClientIP)",
             affinity.timeout_seconds
         )));
@@ -114,11 +114,11 @@ fn port_tree(service: &Service, in_family: &InFamily<'_>, (port, of): (&PortReas
     let used = scopes(of);
     let used = if used.is_empty() { vec![Scope::Cluster] } else { used };
     children.push(endpoints::explain(port, &used, in_family));
-    Tree::with(port_name(port), children)
+    Fact::with(port_name(port), children)
 }
 
 /// An address, and what happens to connections from each origin.
-pub(super) fn frontend_tree(service: &Service, in_family: &InFamily<'_>, frontend: &Frontend) -> Tree {
+pub(super) fn frontend_tree(service: &Service, in_family: &FamilyView<'_>, frontend: &Frontend) -> Fact {
     let at = match (frontend.kind, &in_family.base.node_ports) {
         (FrontendKind::NodePort, NodePortAddresses::All) => format!("{} at every address of the node", frontend.at),
         (FrontendKind::NodePort, NodePortAddresses::Only(addresses)) => {
@@ -132,7 +132,7 @@ pub(super) fn frontend_tree(service: &Service, in_family: &InFamily<'_>, fronten
     if let SourceRanges::Only(ranges) = &frontend.sources {
         let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
         let ranges = if ranges.is_empty() { "nobody".to_owned() } else { ranges.join(", ") };
-        children.push(Tree::leaf(format!("from {ranges} only (spec.loadBalancerSourceRanges); others are dropped")));
+        children.push(Fact::leaf(format!("from {ranges} only (spec.loadBalancerSourceRanges); others are dropped")));
     }
     let treatment = frontend.treatment;
     let pods = match &in_family.context.local {
@@ -143,9 +143,9 @@ pub(super) fn frontend_tree(service: &Service, in_family: &InFamily<'_>, fronten
     for (from, action) in
         [(pods.as_str(), treatment.pod), ("from this node", treatment.host), ("from elsewhere", treatment.other)]
     {
-        children.push(Tree::leaf(format!("{from}: {}", action_text(action, policy))));
+        children.push(Fact::leaf(format!("{from}: {}", action_text(action, policy))));
     }
-    Tree::with(format!("{} {at}", kind_text(frontend.kind)), children)
+    Fact::with(format!("{} {at}", kind_text(frontend.kind)), children)
 }
 
 pub(super) const fn kind_text(kind: FrontendKind) -> &'static str {

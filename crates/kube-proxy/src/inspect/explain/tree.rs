@@ -12,24 +12,26 @@ const INDENT: &str = "  ";
 
 /// An answer that grows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub struct Explanation {
     question: String,
-    problems: Vec<String>,
+    /// what is wrong
+    pub problems: Vec<String>,
     /// what holds
-    pub(super) facts: Vec<Tree>,
+    pub facts: Vec<Fact>,
 }
 
 /// A fact, with those that belong to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Tree {
-    text: String,
+pub struct Fact {
+    /// the fact
+    pub text: String,
     /// its parts or reasons
-    pub(super) children: Vec<Tree>,
+    pub children: Vec<Fact>,
 }
 
-// === impl Answer ===
+// === impl Explanation ===
 
-impl Answer {
+impl Explanation {
     pub(super) fn new(question: String) -> Self {
         Self { question, problems: Vec::new(), facts: Vec::new() }
     }
@@ -53,16 +55,17 @@ impl Answer {
         text
     }
 
-    pub(super) fn json(&self) -> String {
-        let facts: Vec<Value> = self.facts.iter().map(Tree::json).collect();
+    /// The same for a program, by the schema of docs/cli.md.
+    pub fn json(&self) -> String {
+        let facts: Vec<Value> = self.facts.iter().map(Fact::json).collect();
         let answer = json!({"version": VERSION, "question": self.question, "problems": self.problems, "facts": facts});
         format!("{answer:#}\n")
     }
 }
 
-// === impl Tree ===
+// === impl Fact ===
 
-impl Tree {
+impl Fact {
     pub(super) fn leaf(text: impl Into<String>) -> Self {
         Self { text: text.into(), children: Vec::new() }
     }
@@ -88,8 +91,8 @@ mod tests {
 
     #[test]
     fn problems_come_first_and_once() {
-        let mut answer = Answer::new("svc a/b".to_owned());
-        answer.facts.push(Tree::with("one", vec![Tree::leaf("two\x1b[2J")]));
+        let mut answer = Explanation::new("svc a/b".to_owned());
+        answer.facts.push(Fact::with("one", vec![Fact::leaf("two\x1b[2J")]));
         answer.problem("bad");
         answer.problem("bad");
         assert_eq!(answer.text(false), "problem: bad\none\n  two\\x1b[2J\n");

@@ -16,7 +16,7 @@ use super::comparison::{self, Comparison};
 use super::connection::Connection;
 use super::desired::{InspectedNode, desired};
 use super::engines::each_family;
-use super::known::{InFamily, Known};
+use super::known::{InFamily, families};
 use super::objects::Objects;
 use crate::planes::Plane;
 use crate::platform::{self, PacketEnd, WatchLimits, WatchedFlow};
@@ -66,14 +66,14 @@ pub fn trace(objects: Objects, request: &TraceRequest<'_>) -> anyhow::Result<Com
     let plane = Plane::named(node.config.configured_mode())?;
     let profile = plane.offline(node.config).profile;
     let desired = desired(objects, node, profile)?;
-    let known = Known::of(&desired, profile)?;
+    let known = families(&desired)?;
     let packet = connection.packet(&desired.addresses);
     if packet.interface.is_none() && connection.interface.is_some() {
         bail!("--in: {} is an address of this machine, from which no packet comes in", connection.client);
     }
     let family = Family::of(connection.client);
     let mut shown = each_family(&plane, &[family], node, &desired, |family, engine, delta| {
-        let in_family = known.family(family);
+        let in_family = known.of(family);
         let InFamily { base, context, services, .. } = in_family;
         let expected = decide(services.iter().copied(), base, &packet, context, &profile);
         let answers = answers(engine, delta, (&packet, expected), services)?;

@@ -18,7 +18,7 @@ use self::expected::Expected;
 use super::comparison::{self, Comparison};
 use super::desired::{InspectedNode, desired};
 use super::engines::each_family;
-use super::known::{InFamily, Known};
+use super::known::{InFamily, families};
 use super::objects::Objects;
 use crate::planes::Plane;
 
@@ -74,9 +74,9 @@ pub fn verify(objects: Objects, request: &VerifyRequest<'_>) -> anyhow::Result<C
     let plane = Plane::named(node.config.configured_mode())?;
     let profile = plane.offline(node.config).profile;
     let desired = desired(objects, node, profile)?;
-    let known = Known::of(&desired, profile)?;
+    let known = families(&desired)?;
     let compared = each_family(&plane, &Family::ALL, node, &desired, |family, engine, delta| {
-        let in_family = known.family(family);
+        let in_family = known.of(family);
         let expected = Expected::new(in_family, profile);
         compare(engine, delta, &sampled(&in_family.services, *sample), (in_family, &expected, &desired.addresses))
     })?;

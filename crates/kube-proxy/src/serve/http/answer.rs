@@ -33,6 +33,15 @@ pub struct File {
     pub content: Vec<u8>,
 }
 
+/// What was made for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// a file
+    File(File),
+    /// any other answer
+    Answer(Answer),
+}
+
 // === impl Answer ===
 
 impl Answer {
@@ -73,6 +82,23 @@ impl Answer {
             headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
         response
+    }
+}
+
+// === impl Late ===
+
+impl Late {
+    pub(super) fn into_response(self) -> Response<Full<Bytes>> {
+        match self {
+            Self::File(file) => file.into_response(),
+            Self::Answer(answer) => answer.into_response(),
+        }
+    }
+}
+
+impl From<Result<File, Answer>> for Late {
+    fn from(made: Result<File, Answer>) -> Self {
+        made.map_or_else(Self::Answer, Self::File)
     }
 }
 

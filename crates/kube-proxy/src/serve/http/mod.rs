@@ -24,21 +24,21 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-pub use answer::{Answer, File};
+pub use answer::{Answer, File, Late};
 use connections::{Activity, Connections};
 pub use listener::Listener;
 pub use received::Received;
 
-/// A file that is being made, or the answer instead. When the client goes away it is dropped.
-pub type Download = Pin<Box<dyn Future<Output = Result<File, Answer>>>>;
+/// An answer that is being made. When the client goes away it is dropped.
+pub type Later = Pin<Box<dyn Future<Output = Late>>>;
 
 /// The routes of a server.
 pub trait Routes {
     /// The response to a request of any method.
     fn answer(&self, received: &Received) -> Answer;
 
-    /// The response to a request that isn't answered at once: a file, once there is one; `None` for all others.
-    fn download(&self, _received: &Received) -> Option<Download> {
+    /// The response to a request that isn't answered at once; `None` for all others.
+    fn later(&self, _received: &Received) -> Option<Later> {
         None
     }
 
@@ -106,7 +106,7 @@ pub async fn answer(listener: impl Listener, share: Share, routes: Rc<dyn Routes
                     // Without a spare descriptor the connection is closed here.
                     if listener.spares(&stream, share.spared_reserves) {
                         let activity = Activity::new();
-                        let connection = connection(stream, activity.clone(), Rc::clone(&routes));
+                        let connection = connection((stream, client), activity.clone(), Rc::clone(&routes));
                         connections.add(client, activity, connection).await;
                     }
                 }
@@ -122,16 +122,20 @@ pub async fn answer(listener: impl Listener, share: Share, routes: Rc<dyn Routes
     }
 }
 
-async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, activity: Activity, routes: Rc<dyn Routes>) {
+async fn connection(
+    (stream, client): (impl AsyncRead + AsyncWrite + Unpin, IpAddr),
+    activity: Activity,
+    routes: Rc<dyn Routes>,
+) {
     let service = service_fn(move |request: Request<Incoming>| {
         activity.note();
         let routes = Rc::clone(&routes);
         async move {
             let with_body = routes.reads_body(request.uri().path());
-            let received = Received::of(request, with_body).await;
-            let response = match routes.download(&received) {
+            let received = Received { client: Some(client), ..Received::of(request, with_body).await };
+            let response = match routes.later(&received) {
                 None => routes.answer(&received).into_response(),
-                Some(download) => download.await.map_or_else(Answer::into_response, File::into_response),
+                Some(later) => later.await.into_response(),
             };
             Ok::<_, Infallible>(response)
         }

@@ -1,10 +1,11 @@
 //! A received request: the parts that routes use.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
+use hyper::header::{ACCEPT, ACCEPT_ENCODING, HOST, HeaderName};
 use hyper::{HeaderMap, Method, Request};
 use tokio::time::timeout;
 
@@ -19,6 +20,10 @@ pub struct Received {
     pub path: String,
     /// its query, without the question mark
     pub query: String,
+    /// the client's address; `None` where it isn't known
+    pub client: Option<IpAddr>,
+    /// its header Host
+    pub host: String,
     /// the values of its headers Accept, joined by commas
     pub accept: String,
     /// true if the client reads gzip
@@ -46,6 +51,8 @@ impl Received {
         let body = if with_body { text(body).await } else { None };
         Self {
             path: head.uri.path().to_owned(),
+            client: None,
+            host: joined(&head.headers, &HOST),
             query: head.uri.query().unwrap_or_default().to_owned(),
             accept: joined(&head.headers, &ACCEPT),
             accepts_gzip: accepts_gzip(&joined(&head.headers, &ACCEPT_ENCODING)),

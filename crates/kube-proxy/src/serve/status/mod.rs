@@ -14,7 +14,7 @@ use std::time::{Instant, SystemTime};
 use ferry_api::config::{COMPONENT_FLAGZ, COMPONENT_STATUSZ, KubeProxyConfiguration};
 use hyper::Method;
 
-use super::http::{Answer, Download, Received, Routes};
+use super::http::{Answer, Later, Received, Routes};
 use crate::health::Freshness;
 use crate::metrics::{Metrics, process};
 use crate::report::SharedInbox;
@@ -22,7 +22,6 @@ use crate::report::SharedInbox;
 use ping::Ping;
 
 /// State of the metrics server.
-#[derive(Debug)]
 pub struct Status {
     /// staleness of objects; `None` with manifests
     pub freshness: Option<Arc<Freshness>>,
@@ -34,6 +33,8 @@ pub struct Status {
     pub setup: Setup,
     /// the health of this server
     pub ping: Ping,
+    /// the status page
+    pub page: Box<dyn Routes>,
 }
 
 /// Facts about the process that the pages show.
@@ -77,7 +78,7 @@ impl Setup {
 impl Routes for Status {
     fn answer(&self, received: &Received) -> Answer {
         match received.path.as_str() {
-            "/metrics" => Answer { gzip: received.accepts_gzip, ..metrics(self.page()) },
+            "/metrics" => Answer { gzip: received.accepts_gzip, ..metrics(self.metrics_page()) },
             "/metrics/slis" if received.method == Method::DELETE => self.ping.reset(),
             "/metrics/slis" => Answer { gzip: received.accepts_gzip, ..metrics(self.ping.slis()) },
             "/proxyMode" => Answer::text(self.setup.mode.as_str()),
@@ -91,8 +92,8 @@ impl Routes for Status {
         }
     }
 
-    fn download(&self, received: &Received) -> Option<Download> {
-        if self.setup.profiling { debug::download(received) } else { None }
+    fn later(&self, received: &Received) -> Option<Later> {
+        self.page.later(received).or_else(|| if self.setup.profiling { debug::later(received) } else { None })
     }
 
     fn reads_body(&self, path: &str) -> bool {
@@ -101,7 +102,7 @@ impl Routes for Status {
 }
 
 impl Status {
-    fn page(&self) -> String {
+    fn metrics_page(&self) -> String {
         self.inbox.borrow_mut().catch_up();
         if let Some(freshness) = &self.freshness {
             self.metrics.source.note(freshness, Instant::now(), SystemTime::now());

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 
 use super::pprof::{self, Taken};
 use crate::platform::Recording;
-use crate::serve::http::{Answer, Download, File, LIFETIME, Received};
+use crate::serve::http::{Answer, File, LIFETIME, Late, Later, Received};
 
 /// Samples per second of processor time, as in Go.
 const FREQUENCY: NonZeroU32 = NonZeroU32::new(100).unwrap();
@@ -16,26 +16,28 @@ const FREQUENCY: NonZeroU32 = NonZeroU32::new(100).unwrap();
 const SECONDS: u64 = 30;
 
 /// Takes a profile for the number of seconds in the request. It ends early, unused, when the client goes away.
-pub(super) fn of_processor(received: &Received) -> Download {
+pub(super) fn of_processor(received: &Received) -> Later {
     let seconds =
         received.parameters("seconds").next().and_then(|text| text.parse().ok()).filter(|seconds| *seconds > 0);
     let length = Duration::from_secs(seconds.unwrap_or(SECONDS));
-    Box::pin(async move {
-        if length >= LIFETIME {
-            return Err(refusal(StatusCode::BAD_REQUEST, "profile duration exceeds the longest life of a connection"));
+    Box::pin(async move { Late::from(profile(length).await) })
+}
+
+async fn profile(length: Duration) -> Result<File, Answer> {
+    if length >= LIFETIME {
+        return Err(refusal(StatusCode::BAD_REQUEST, "profile duration exceeds the longest life of a connection"));
+    }
+    let (begun, time) = (Instant::now(), SystemTime::now());
+    let recording = Recording::start(FREQUENCY).map_err(|error| not_started(&error))?;
+    tokio::time::sleep(length).await;
+    let samples = recording.finish();
+    let taken = Taken { samples, time, length: begun.elapsed() };
+    match pprof::encode(&taken) {
+        Ok(content) => Ok(File { name: "profile", content }),
+        Err(error) => {
+            Err(refusal(StatusCode::INTERNAL_SERVER_ERROR, &format!("Could not encode the profile: {error}")))
         }
-        let (begun, time) = (Instant::now(), SystemTime::now());
-        let recording = Recording::start(FREQUENCY).map_err(|error| not_started(&error))?;
-        tokio::time::sleep(length).await;
-        let samples = recording.finish();
-        let taken = Taken { samples, time, length: begun.elapsed() };
-        match pprof::encode(&taken) {
-            Ok(content) => Ok(File { name: "profile", content }),
-            Err(error) => {
-                Err(refusal(StatusCode::INTERNAL_SERVER_ERROR, &format!("Could not encode the profile: {error}")))
-            }
-        }
-    })
+    }
 }
 
 fn not_started(error: &io::Error) -> Answer {
@@ -57,21 +59,24 @@ fn refusal(status: StatusCode, text: &str) -> Answer {
 mod tests {
     use super::*;
 
-    fn profile(uri: &str) -> Result<File, Answer> {
+    fn asked(uri: &str) -> Result<File, Answer> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        runtime.block_on(of_processor(&Received::get(uri)))
+        match runtime.block_on(of_processor(&Received::get(uri))) {
+            Late::File(file) => Ok(file),
+            Late::Answer(answer) => Err(answer),
+        }
     }
 
     #[test]
     fn a_profile_is_taken_unless_it_would_outlast_its_connection() {
-        let refused = profile("/debug/pprof/profile?seconds=300").unwrap_err();
+        let refused = asked("/debug/pprof/profile?seconds=300").unwrap_err();
         assert_eq!(refused.status, StatusCode::BAD_REQUEST);
         for query in ["?seconds=1", "?seconds=-3", "?seconds=x", ""] {
-            let file = profile(&format!("/debug/pprof/profile{query}")).unwrap();
+            let file = asked(&format!("/debug/pprof/profile{query}")).unwrap();
             assert!(file.content.starts_with(&[0x1f, 0x8b]), "{query}");
         }
         let other = Recording::start(FREQUENCY).unwrap();
-        let refused = profile("/debug/pprof/profile").unwrap_err();
+        let refused = asked("/debug/pprof/profile").unwrap_err();
         assert_eq!(refused.status, StatusCode::INTERNAL_SERVER_ERROR);
         assert_eq!(refused.body, "Could not enable CPU profiling: cpu profiling already in use\n");
         drop(other);

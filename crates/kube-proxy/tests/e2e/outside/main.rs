@@ -19,3 +19,4 @@ mod service;
 mod snapshot;
 mod start;
 mod support;
+mod ui;

@@ -1,0 +1,99 @@
+//! The last sync passes that did something, for people who look.
+
+use std::collections::VecDeque;
+use std::time::{Duration, SystemTime};
+
+use ferry_api::object::Family;
+use ferry_plane::UnitId;
+
+use super::reporter::SyncPass;
+
+/// A sync pass that brought something into force, repaired something, or failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastPass {
+    /// the engine's family
+    pub family: Family,
+    /// its end
+    pub ended: SystemTime,
+    /// the time from its begin to the last rule
+    pub elapsed: Duration,
+    /// the first of the units that came into force
+    pub units: Vec<UnitId>,
+    /// the number of all of them
+    pub acknowledged: usize,
+    /// the number of operations on kernel objects
+    pub operations: usize,
+    /// the number of kernel objects that were repaired after foreign changes
+    pub repairs: usize,
+    /// some of them by name
+    pub repaired: Vec<String>,
+    /// kernel objects that another program keeps changing
+    pub contested: Vec<String>,
+    /// why it failed
+    pub error: Option<String>,
+}
+
+/// The last ones, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct History(VecDeque<PastPass>);
+
+/// Passes that are kept: what fits on a page, some 10 KiB.
+const KEPT: usize = 60;
+/// Units of a pass that are kept.
+const UNITS: usize = 3;
+
+// === impl History ===
+
+impl History {
+    /// Keeps a pass, unless it did nothing.
+    pub(super) fn note(&mut self, pass: &SyncPass) {
+        let SyncPass { family, outcome, ended, .. } = pass;
+        let did = outcome.ops > 0 || outcome.repairs > 0 || !outcome.acked.is_empty() || !outcome.contested.is_empty();
+        if !did && outcome.error.is_none() {
+            return;
+        }
+        if self.0.len() == KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back(PastPass {
+            family: *family,
+            ended: *ended,
+            elapsed: outcome.elapsed,
+            units: outcome.acked.iter().take(UNITS).map(|unit| unit.id.clone()).collect(),
+            acknowledged: outcome.acked.len(),
+            operations: outcome.ops,
+            repairs: outcome.repairs,
+            repaired: outcome.repaired.clone(),
+            contested: outcome.contested.clone(),
+            error: outcome.error.as_ref().map(ToString::to_string),
+        });
+    }
+
+    /// The passes, oldest first.
+    pub(super) fn passes(&self) -> impl DoubleEndedIterator<Item = &PastPass> {
+        self.0.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferry_plane::Outcome;
+
+    use super::*;
+
+    fn pass(outcome: Outcome) -> SyncPass {
+        SyncPass { family: Family::V4, outcome, pending: 0, synced: true, settled: true, ended: SystemTime::UNIX_EPOCH }
+    }
+
+    #[test]
+    fn the_last_passes_that_did_something_are_kept() {
+        let mut history = History::default();
+        history.note(&pass(Outcome { worked: true, full: true, ..Outcome::default() }));
+        assert_eq!(history.passes().count(), 0);
+        for ops in 1..=KEPT + 5 {
+            history.note(&pass(Outcome { ops, ..Outcome::default() }));
+        }
+        let kept: Vec<usize> = history.passes().map(|pass| pass.operations).collect();
+        assert_eq!((kept.len(), kept.first(), kept.last()), (KEPT, Some(&6), Some(&(KEPT + 5))));
+    }
+}

@@ -1,0 +1,151 @@
+//! The first page: health, freshness of objects, what the kernel refuses, and the last changes.
+
+use std::time::{Instant, SystemTime};
+
+use ferry_api::object::{Family, Kind};
+use ferry_plane::UnitId;
+use jiff::Timestamp;
+use maud::{Markup, html};
+
+use super::ROOT;
+use super::plot::{latencies, time};
+use super::services::{self, counted};
+use crate::core::Desk;
+use crate::health::{Fresh, Freshness, Pulses};
+use crate::report::{Inbox, PastPass};
+
+/// What the page shows, gathered on the main thread.
+#[derive(Debug)]
+pub(super) struct Overview {
+    /// the families: healthy or not, and the seconds that a change has waited
+    families: Vec<(Family, bool, Option<f64>)>,
+    /// the kinds of objects, with an API server
+    kinds: Vec<(Kind, Fresh)>,
+    /// the family, the unit and the error of what the kernel refuses
+    quarantined: Vec<(Family, UnitId, String)>,
+    /// oldest first
+    passes: Vec<PastPass>,
+}
+
+/// Passes that are listed.
+const LISTED: usize = 20;
+
+// === impl Overview ===
+
+impl Overview {
+    /// The present state.
+    pub(super) fn of(inbox: &mut Inbox, pulses: &Pulses, freshness: Option<&Freshness>) -> Self {
+        inbox.catch_up();
+        let now = Instant::now();
+        let families = pulses.families.iter().map(|(family, pulse)| {
+            (*family, pulses.is_healthy(pulse, now), pulse.waiting(now).map(|waiting| waiting.as_secs_f64()))
+        });
+        Self {
+            families: families.collect(),
+            kinds: freshness.into_iter().flat_map(|freshness| freshness.now(now)).collect(),
+            quarantined: inbox
+                .quarantined()
+                .map(|(family, unit, error)| (family, unit.clone(), error.to_owned()))
+                .collect(),
+            passes: inbox.passes().cloned().collect(),
+        }
+    }
+
+    /// The page; takes the core's lock.
+    pub(super) fn markup(&self, desk: &Desk) -> Markup {
+        let counts = services::Counts::of(desk);
+        html! {
+            p {
+                a href={ (ROOT) "/services" } { (counted(counts.services, "Service")) } ", "
+                (counted(counts.endpoints, "endpoint")) " in EndpointSlices, " (counts.frontends) " addresses and node ports"
+            }
+            h3 { "Families" }
+            div class="table" { table {
+                tr { th { "Family" } th { "Health" } th { "Oldest change that waits" } }
+                @for (family, healthy, waiting) in &self.families {
+                    tr {
+                        td { (family) }
+                        td class=(if *healthy { "good" } else { "bad" }) { (if *healthy { "healthy" } else { "unhealthy: a change has waited for more than twice the sync period" }) }
+                        td { @match waiting { Some(seconds) => { (format!("{seconds:.1} s")) } None => { "none" } } }
+                    }
+                }
+            } }
+            (self.objects())
+            (self.refused())
+            (self.changes())
+        }
+    }
+
+    fn objects(&self) -> Markup {
+        html! {
+            h3 { "Objects" }
+            @if self.kinds.is_empty() {
+                p { "from manifests on this machine" }
+            } @else {
+                div class="table" { table {
+                    tr { th { "Kind" } th { "List" } th { "Connection" } th { "Last sign of the API server" } }
+                    @for (kind, Fresh { synced, connected, contact }) in &self.kinds {
+                        tr {
+                            td { (kind) }
+                            td class=(if *synced { "good" } else { "bad" }) { (if *synced { "complete" } else { "not complete since the start" }) }
+                            td class=(if *connected { "good" } else { "bad" }) { (if *connected { "open" } else { "closed: the API server is away, or refuses" }) }
+                            td { @match contact { Some(age) => { (format!("{:.0} s ago", age.as_secs_f64())) } None => { "never" } } }
+                        }
+                    }
+                } }
+            }
+        }
+    }
+
+    fn refused(&self) -> Markup {
+        html! {
+            h3 { "Refused by the kernel" }
+            @if self.quarantined.is_empty() { p { "nothing" } }
+            @for (family, unit, error) in &self.quarantined {
+                p class="problem" { (family) ": " (unit_link(unit)) ": " (error) "; what was accepted last stays in force" }
+            }
+        }
+    }
+
+    fn changes(&self) -> Markup {
+        html! {
+            h3 { "Last changes, and the time until they were in force" }
+            (latencies(&self.passes))
+            div class="table" { table {
+                tr { th { "Time" } th { "Family" } th class="number" { "Took" } th class="number" { "Operations" } th { "What" } }
+                @for pass in self.passes.iter().rev().take(LISTED) {
+                    tr {
+                        td { (moment(pass.ended)) }
+                        td { (pass.family) }
+                        td class="number" { (time(pass.elapsed)) }
+                        td class="number" { (pass.operations) }
+                        td { (what(pass)) }
+                    }
+                }
+            } }
+        }
+    }
+}
+
+fn what(pass: &PastPass) -> Markup {
+    let more = pass.acknowledged.saturating_sub(pass.units.len());
+    html! {
+        @if let Some(error) = &pass.error { span class="bad" { "failed: " (error) } " " }
+        @if pass.repairs > 0 { "repaired " (pass.repairs) " objects that others changed: " (pass.repaired.join(", ")) " " }
+        @if !pass.contested.is_empty() { span class="bad" { "another program keeps changing " (pass.contested.join(", ")) } " " }
+        @for unit in &pass.units { (unit_link(unit)) " " }
+        @if more > 0 { "and " (more) " more" }
+    }
+}
+
+/// A unit's name; that of a Service leads to its explanation.
+fn unit_link(unit: &UnitId) -> Markup {
+    match unit {
+        UnitId::Base => html! { "what all Services share" },
+        UnitId::Service(name) => services::link(&name.to_string()),
+    }
+}
+
+fn moment(time: SystemTime) -> String {
+    Timestamp::try_from(time).map(|time| time.strftime("%H:%M:%S").to_string()).unwrap_or_default()
+}
