@@ -38,7 +38,7 @@ use self::local_node::{LocalNode, preferred_first};
 pub use self::lookup::await_node;
 use self::node_warnings::NodeWarnings;
 pub use self::restore::{ObjectPage, Restored};
-pub use self::view::{FamilyView, View};
+pub use self::view::{FamilyView, View, has_address};
 use crate::events::{self, Recorder};
 use crate::input::Input;
 use crate::report::Changes;

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use ferry_api::object::{Family, ObjectName};
-use ferry_model::{BaseState, Context, Diagnostic, Profile, ServiceState, Store, resolve};
+use ferry_api::object::{Family, ObjectName, Service};
+use ferry_model::{BaseState, Context, Diagnostic, Packet, Profile, ServiceState, Store, resolve};
 
 use super::{Core, EngineHandle};
 
@@ -58,4 +58,27 @@ impl<'a> View<'a> {
     pub fn resolved(&self, name: &ObjectName, of: &FamilyView<'_>) -> (ServiceState, Vec<Diagnostic>) {
         resolve(&self.store.objects(name), self.store.claims(), of.context, self.profile, of.family)
     }
+
+    /// The Services that a packet can concern: those with its destination among their addresses, and those with its port as a node port
+    /// or that of their health checks.
+    pub fn concerned(&self, packet: &Packet, of: &FamilyView<'_>) -> Vec<ServiceState> {
+        let port = packet.port;
+        let has_port = |service: &Service| {
+            service.health_check_node_port == port
+                || service.ports.iter().any(|of| of.node_port.as_ref().is_ok_and(|number| *number == port))
+        };
+        let names = self.store.service_names();
+        let concerned = names.filter(|name| {
+            let service = self.store.objects(name).service;
+            service.is_some_and(|service| has_address(service, packet.destination) || has_port(service))
+        });
+        concerned.map(|name| self.resolved(name, of).0).collect()
+    }
+}
+
+/// True if an address stands in a Service, whether it is served there or not.
+pub fn has_address(service: &Service, address: IpAddr) -> bool {
+    let is_it = |text: &Result<IpAddr, Box<str>>| text.as_ref().is_ok_and(|ip| *ip == address);
+    let ingress = service.ingress.iter().map(|ingress| &ingress.ip);
+    service.cluster_ips.iter().chain(&service.cluster_ip).chain(&service.external_ips).chain(ingress).any(is_it)
 }

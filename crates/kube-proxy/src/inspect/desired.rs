@@ -1,5 +1,6 @@
 //! The desired state of all objects, by the core of a run with mailboxes instead of engines.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,12 +8,12 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
-use ferry_model::{Profile, Settings};
-use ferry_plane::Delta;
+use ferry_model::{Profile, ServiceState, Settings};
 use ferry_plane::mailbox::{Mailbox, Receiver};
+use ferry_plane::{CommitError, Delta, Unit};
 
 use super::objects::Objects;
-use crate::core::{Core, CoreSetup, EngineHandle, View};
+use crate::core::{Core, CoreSetup, EngineHandle, FamilyView, View};
 use crate::events::Recorder;
 use crate::health::Pulse;
 use crate::input::Input;
@@ -90,9 +91,30 @@ pub fn desired(objects: Objects, inspected: &InspectedNode<'_>, profile: Profile
 // === impl Desired ===
 
 impl Desired {
-    /// What the core knows.
+    /// The core's state.
     pub fn view(&self) -> View<'_> {
         self.core.view()
+    }
+
+    /// The state of one family.
+    ///
+    /// # Errors
+    /// If the family has none, for which [`desired`] waits.
+    pub(super) fn in_family(&self, family: Family) -> Result<FamilyView<'_>, CommitError> {
+        let missing = || CommitError::Unusable(io::Error::other(format!("no desired state of {family}")));
+        self.view().family(family).ok_or_else(missing)
+    }
+
+    /// All Services of a family that are served.
+    pub(super) fn services(&self, wanted: Family) -> Vec<&ServiceState> {
+        let of_family = self.families.iter().filter(|(family, _)| *family == wanted);
+        let units = of_family.flat_map(|(_, delta)| delta.units.values().flatten());
+        units
+            .filter_map(|unit| match &**unit {
+                Unit::Service(state) => Some(state),
+                Unit::Base(_) => None,
+            })
+            .collect()
     }
 
     /// The desired state of a family as one change.

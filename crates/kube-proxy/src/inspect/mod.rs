@@ -1,7 +1,7 @@
 //! What the program shows instead of running: the desired state of a source's objects, resolved by the same core as in a run.
 //!
 //! `objects` reads a source once, `desired` has the core resolve it. `render` prints it as a mode would have it in the kernel; `explain`
-//! says what happens to connections, and why, of what is `known`. `plan` compares objects with this machine's kernel, `verify` what
+//! says what happens to connections, and why. `plan` compares objects with this machine's kernel, `verify` what
 //! packets meet there, and `trace` takes the packet of one `connection` through it, by `engines` that only show; `comparison` prints all
 //! three. Nothing here changes the machine.
 
@@ -10,7 +10,6 @@ mod connection;
 mod desired;
 mod engines;
 mod explain;
-mod known;
 mod objects;
 mod plan;
 mod render;
@@ -26,3 +25,6 @@ pub use self::plan::{PlanRequest, plan};
 pub use self::render::{RenderRequest, render};
 pub use self::trace::{TraceRequest, trace};
 pub use self::verify::{VerifyRequest, verify};
+
+#[cfg(test)]
+mod tests;

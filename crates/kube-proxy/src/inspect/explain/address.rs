@@ -5,11 +5,11 @@ use ferry_model::{
     Frontend, FrontendAddr, NodePortAddresses, Origin, Packet, PortReasons, PortState, Verdict, decide, origin,
 };
 
-use super::known::{Known, has_address};
+use super::known::Known;
 use super::service::{action_text, in_one_family, kind_text, policy_field, port_names};
 use super::tree::{Explanation, Fact};
 use super::unserved;
-use crate::core::FamilyView;
+use crate::core::{FamilyView, has_address};
 use crate::inspect::connection::{Connection, Destination};
 
 /// The frontend at an address.
@@ -44,7 +44,7 @@ pub(super) fn explain_connection(known: &Known<'_>, connection: &Connection, ans
         return;
     };
     let packet = connection.packet(known.view.addresses);
-    let states = known.concerned(&packet, in_family);
+    let states = known.view.concerned(&packet, in_family);
     let verdict = decide(&states, in_family.base, &packet, in_family.context, known.view.profile);
     let served = served(known, in_family, to);
     let (from, detector) = origin_text(&packet, in_family);

@@ -16,7 +16,6 @@ use super::comparison::{self, Comparison};
 use super::connection::Connection;
 use super::desired::{InspectedNode, desired};
 use super::engines::each_family;
-use super::known::{InFamily, families};
 use super::objects::Objects;
 use crate::planes::Plane;
 use crate::platform::{self, PacketEnd, WatchLimits, WatchedFlow};
@@ -66,17 +65,17 @@ pub fn trace(objects: Objects, request: &TraceRequest<'_>) -> anyhow::Result<Com
     let plane = Plane::named(node.config.configured_mode())?;
     let profile = plane.offline(node.config).profile;
     let desired = desired(objects, node, profile)?;
-    let known = families(&desired)?;
+    let view = desired.view();
     let packet = connection.packet(&desired.addresses);
     if packet.interface.is_none() && connection.interface.is_some() {
         bail!("--in: {} is an address of this machine, from which no packet comes in", connection.client);
     }
     let family = Family::of(connection.client);
     let mut shown = each_family(&plane, &[family], node, &desired, |family, engine, delta| {
-        let in_family = known.of(family);
-        let InFamily { base, context, services, .. } = in_family;
-        let expected = decide(services.iter().copied(), base, &packet, context, &profile);
-        let answers = answers(engine, delta, (&packet, expected), services)?;
+        let in_family = desired.in_family(family)?;
+        let services = view.concerned(&packet, &in_family);
+        let expected = decide(&services, in_family.base, &packet, in_family.context, &profile);
+        let answers = answers(engine, delta, (&packet, expected), &services)?;
         let texts = if live.is_some() { engine.texts() } else { RuleTexts::new() };
         Ok(Answers { texts, ..answers })
     })?;
@@ -112,7 +111,7 @@ fn answers(
     engine: &mut dyn Inspector,
     delta: Delta,
     (packet, expected): (&Packet, Verdict),
-    services: &[&ServiceState],
+    services: &[ServiceState],
 ) -> Result<Answers, CommitError> {
     engine.offer(delta);
     let mut traced = None;
@@ -125,12 +124,12 @@ fn answers(
 // === impl Repair ===
 
 impl Repair {
-    fn of(mut plan: Plan, packet: &Packet, services: &[&ServiceState]) -> Self {
+    fn of(mut plan: Plan, packet: &Packet, services: &[ServiceState]) -> Self {
         let all = plan.len();
         let node_port = packet.destination_local.then_some(FrontendAddr::NodePort(packet.port));
         let at: Vec<FrontendAddr> =
             node_port.into_iter().chain([FrontendAddr::Vip(packet.destination, packet.port)]).collect();
-        let is_there = |state: &&&ServiceState| {
+        let is_there = |state: &&ServiceState| {
             let ports = state.ports.iter().filter(|port| port.protocol == packet.protocol);
             ports.flat_map(|port| &port.frontends).any(|frontend| at.contains(&frontend.at))
         };

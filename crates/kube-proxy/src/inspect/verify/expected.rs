@@ -5,12 +5,12 @@ use std::net::IpAddr;
 
 use ferry_model::{FrontendAddr, Packet, Profile, ServiceState, Verdict, decide};
 
-use crate::inspect::known::InFamily;
+use crate::core::FamilyView;
 
 /// The Services of a family, indexed by what a packet has: the model looks at each Service that it is given.
 #[derive(Debug)]
 pub(super) struct Expected<'a> {
-    in_family: &'a InFamily<'a>,
+    in_family: FamilyView<'a>,
     profile: Profile,
     by_address: HashMap<IpAddr, Vec<&'a ServiceState>>,
     /// by node ports, and by ports of health checks
@@ -20,9 +20,9 @@ pub(super) struct Expected<'a> {
 // === impl Expected ===
 
 impl<'a> Expected<'a> {
-    pub(super) fn new(in_family: &'a InFamily<'a>, profile: Profile) -> Self {
+    pub(super) fn new(in_family: FamilyView<'a>, services: &[&'a ServiceState], profile: Profile) -> Self {
         let mut expected = Self { in_family, profile, by_address: HashMap::new(), by_port: HashMap::new() };
-        for state in &in_family.services {
+        for &state in services {
             if let Some(check) = state.health_check {
                 expected.by_port.entry(check.port.get()).or_default().push(state);
             }
@@ -43,7 +43,7 @@ impl<'a> Expected<'a> {
     pub(super) fn verdict(&self, packet: &Packet) -> Verdict {
         let at_address = self.by_address.get(&packet.destination).into_iter().flatten();
         let at_port = self.by_port.get(&packet.port).into_iter().flatten();
-        let InFamily { base, context, .. } = self.in_family;
+        let FamilyView { base, context, .. } = self.in_family;
         decide(at_address.chain(at_port).copied(), base, packet, context, &self.profile)
     }
 }

@@ -18,8 +18,8 @@ use self::expected::Expected;
 use super::comparison::{self, Comparison};
 use super::desired::{InspectedNode, desired};
 use super::engines::each_family;
-use super::known::{InFamily, families};
 use super::objects::Objects;
+use crate::core::FamilyView;
 use crate::planes::Plane;
 
 /// Differing packets of a Service that are kept.
@@ -74,11 +74,10 @@ pub fn verify(objects: Objects, request: &VerifyRequest<'_>) -> anyhow::Result<C
     let plane = Plane::named(node.config.configured_mode())?;
     let profile = plane.offline(node.config).profile;
     let desired = desired(objects, node, profile)?;
-    let known = families(&desired)?;
     let compared = each_family(&plane, &Family::ALL, node, &desired, |family, engine, delta| {
-        let in_family = known.of(family);
-        let expected = Expected::new(in_family, profile);
-        compare(engine, delta, &sampled(&in_family.services, *sample), (in_family, &expected, &desired.addresses))
+        let (in_family, services) = (desired.in_family(family)?, desired.services(family));
+        let expected = Expected::new(in_family, &services, profile);
+        compare(engine, delta, &sampled(&services, *sample), (&in_family, &expected, &desired.addresses))
     })?;
     let differs = compared.iter().any(|(_, one)| one.as_ref().is_ok_and(|one| !one.differing.is_empty()));
     let text = if *json {
@@ -99,7 +98,7 @@ fn compare(
     engine: &mut dyn Inspector,
     delta: Delta,
     services: &[&ServiceState],
-    (in_family, expected, addresses): (&InFamily<'_>, &Expected<'_>, &[IpAddr]),
+    (in_family, expected, addresses): (&FamilyView<'_>, &Expected<'_>, &[IpAddr]),
 ) -> Result<Compared, CommitError> {
     let mut compared = Compared { services: services.len(), ..Compared::default() };
     engine.trace(&mut |tracer| {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_model::{Frontend, FrontendAddr, LocalDetector, Packet, PortState, ServiceState, SourceRanges};
 
-use crate::inspect::known::InFamily;
+use crate::core::FamilyView;
 
 /// Endpoints of a port from which packets come.
 const ENDPOINTS: usize = 16;
@@ -26,7 +26,7 @@ struct Source {
 }
 
 /// The packets of a Service on a node with these addresses.
-pub(super) fn of(state: &ServiceState, in_family: &InFamily<'_>, addresses: &[IpAddr]) -> Vec<Packet> {
+pub(super) fn of(state: &ServiceState, in_family: &FamilyView<'_>, addresses: &[IpAddr]) -> Vec<Packet> {
     let local: Vec<IpAddr> =
         addresses.iter().copied().filter(|address| Family::of(*address) == in_family.family).collect();
     let common = common(in_family, &local);
@@ -64,7 +64,7 @@ fn packet(from: &Source, (destination, port): (IpAddr, u16), protocol: Protocol,
 }
 
 /// The sources that are the same for every frontend.
-fn common(in_family: &InFamily<'_>, local: &[IpAddr]) -> Vec<Source> {
+fn common(in_family: &FamilyView<'_>, local: &[IpAddr]) -> Vec<Source> {
     let (v4, v6) = ELSEWHERE;
     let elsewhere = match in_family.family {
         Family::V4 => v4.into(),
@@ -82,7 +82,7 @@ fn common(in_family: &InFamily<'_>, local: &[IpAddr]) -> Vec<Source> {
 }
 
 /// The sources that are endpoints of the port: a connection of an endpoint to itself (hairpin) is masqueraded.
-fn of_endpoints(port: &PortState, in_family: &InFamily<'_>, local: &[IpAddr]) -> Vec<Source> {
+fn of_endpoints(port: &PortState, in_family: &FamilyView<'_>, local: &[IpAddr]) -> Vec<Source> {
     let interface = match &in_family.context.local {
         Some(LocalDetector::Bridge(name)) => name.clone(),
         Some(LocalDetector::InterfacePrefix(prefix)) => format!("{prefix}0"),
