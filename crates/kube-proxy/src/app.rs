@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use ferry_api::config::{KubeProxyConfiguration, PAGE_EVERYONE, PAGE_NOBODY};
+use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
 use ferry_model::{ReplyOwner, Settings};
 use ferry_plane::mailbox::Mailbox;
@@ -34,9 +34,9 @@ use crate::platform::supervisor::{self, Readiness};
 use crate::reload::{self, Reload};
 use crate::report::{Changes, Inbox, Reporter, Reports, SharedInbox};
 use crate::serve::healthz::Health;
-use crate::serve::http::{self, Routes};
+use crate::serve::http::{self, BlockingAnswers, Routes};
 use crate::serve::service_health::{HealthCheckReports, ServiceHealth};
-use crate::serve::status::{Setup, Status};
+use crate::serve::status::{Pages, Setup, Status};
 use crate::snapshot::{ObjectHandOver, SnapshotPeers, SnapshotSetup};
 use crate::source::{self, Sink};
 use crate::threads::{STACK_BYTES, ThreadEnds, Threads};
@@ -132,8 +132,8 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     let _clock = runtime.enter();
     let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
     let reload = reload::follow(reload, Arc::clone(&metrics), (objects, serving.clone()));
-    let of_people = (&desk, &inbox, &pulses, freshness.clone());
-    let (control, page) = for_people(&options, (plane.mode, way.as_ref()), of_people);
+    let of_run = (&desk, &inbox, &pulses, freshness.clone());
+    let (control, page) = operator_servers(&options, (plane.mode, way.as_ref()), of_run);
     let status = Status { freshness, metrics, inbox: Rc::clone(&inbox), setup, ping: Default::default(), page };
     let follow = follow(inbox, service_health, handovers, (Readiness::new(families), pulses), serving.clone());
     let edges = edges(&options, health, (status, control), follow, (reload, ends), serving);
@@ -191,12 +191,12 @@ fn families_of(engines: &[(Family, Box<dyn SyncEngine>)]) -> Vec<Family> {
     engines.iter().map(|(family, _)| *family).collect()
 }
 
-/// The servers of subcommands and of the status page, for a run in this mode.
-fn for_people(
+/// The control socket and the status page of a run in this mode.
+fn operator_servers(
     options: &RunOptions,
     (mode, way): (&str, Option<&Way>),
     (desk, inbox, pulses, freshness): (&Desk, &SharedInbox, &Pulses, Option<Arc<Freshness>>),
-) -> (impl Future<Output = Infallible> + use<>, Box<dyn Routes>) {
+) -> (impl Future<Output = Infallible> + use<>, Pages) {
     let (node, ferry) = (options.settings.node_name.to_string(), &options.config.ferry);
     let control = ControlSetup {
         path: ferry.control_socket.clone(),
@@ -207,14 +207,17 @@ fn for_people(
         // Objects of an API server have an age.
         manifests: freshness.is_none(),
     };
-    let access = match ferry.status_page.as_str() {
-        PAGE_EVERYONE => Access::Everyone,
-        PAGE_NOBODY => Access::Nobody,
-        _ => Access::Loopback,
+    let setup = PageSetup { node, mode: mode.to_owned(), access: Access::configured(&ferry.status_page) };
+    let page = StatusPage {
+        desk: desk.clone(),
+        inbox: Rc::clone(inbox),
+        pulses: pulses.clone(),
+        freshness,
+        setup,
+        blocking: BlockingAnswers::default(),
     };
-    let setup = PageSetup { node, mode: mode.to_owned(), access };
-    let page = StatusPage { desk: desk.clone(), inbox: Rc::clone(inbox), pulses: pulses.clone(), freshness, setup };
-    (control::serve(Control::new(desk.clone(), Rc::clone(inbox), control)), Box::new(page))
+    let control = control::serve(Control::new(desk.clone(), Rc::clone(inbox), control));
+    (control, Box::new(move |received| page.answer(received)))
 }
 
 /// The metrics of a run with this configuration.

@@ -120,8 +120,8 @@ pub struct Core {
     orphaned: bool,
     /// the excess of objects has been logged
     overfull: bool,
-    /// counts the hand-overs
-    decisions: Arc<AtomicU64>,
+    /// counts the hand-overs to the engines
+    hand_overs: Arc<AtomicU64>,
 }
 
 /// Kinds whose initial lists must be complete before anything is decided.
@@ -162,13 +162,13 @@ impl Core {
             readdressed: false,
             orphaned: false,
             overfull: false,
-            decisions: Arc::default(),
+            hand_overs: Arc::default(),
         }
     }
 
-    /// The number of hand-overs since the start, for other threads.
-    fn decisions(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.decisions)
+    /// The count of hand-overs, which other threads read.
+    fn hand_overs(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.hand_overs)
     }
 
     /// True before the first hand-over.
@@ -313,7 +313,7 @@ impl Core {
         }
         let base_dirty = !fresh.is_empty() || dirty.node || dirty.service_cidrs || readdressed;
         self.hand_over(&fresh, (&dirty.services, &redefined), base_dirty);
-        self.decisions.fetch_add(1, Ordering::Relaxed);
+        self.hand_overs.fetch_add(1, Ordering::Relaxed);
     }
 
     /// True if the first hand-over has to wait: it would remove the rules of objects that an earlier run had read from a file

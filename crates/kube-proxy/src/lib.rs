@@ -15,6 +15,7 @@
 //!   writes Events to the API server; [`serve`] answers over HTTP, health checks of Services included.
 //! - [`reload`] has a new run take the process over when the configuration changes.
 //! - [`snapshot`] keeps the objects of the API server in a file, and serves from it at a start without the server.
+//! - [`query`] encodes and decodes the queries of URLs, for the API server's client and the servers.
 //! - [`control`] answers this program's own subcommands over a Unix socket.
 //! - [`inspect`] shows the desired state of objects instead of running.
 //! - [`ui`] is the status page.
@@ -44,6 +45,7 @@ pub mod metrics;
 pub mod origin;
 pub mod planes;
 pub mod platform;
+pub mod query;
 pub mod reload;
 pub mod report;
 pub mod serve;

@@ -23,7 +23,7 @@ pub const WAY_REDIRECT: &str = "redirect";
 pub const WAY_BIND: &str = "bind";
 /// The default of statusPage: this machine alone.
 pub const PAGE_LOOPBACK: &str = "loopback";
-/// The value of statusPage for whoever reaches the metrics address.
+/// The value of statusPage that serves every client of the metrics address.
 pub const PAGE_EVERYONE: &str = "everyone";
 /// The value of statusPage for no page.
 pub const PAGE_NOBODY: &str = "nobody";
@@ -265,7 +265,7 @@ pub struct FerryConfiguration {
     pub snapshot_max_age: GoDuration,
     /// controlSocket: the Unix socket on which the proxy answers its own subcommands; empty for none
     pub control_socket: String,
-    /// statusPage: who gets the status page of the metrics address: [`PAGE_LOOPBACK`], [`PAGE_EVERYONE`] or [`PAGE_NOBODY`]
+    /// statusPage: the clients that the status page is served to, at the metrics address: [`PAGE_LOOPBACK`], [`PAGE_EVERYONE`] or [`PAGE_NOBODY`]
     pub status_page: String,
     /// the settings of mode userspace
     pub userspace: Userspace,

@@ -109,7 +109,7 @@ fn join_arrow(args: &mut Vec<OsString>) {
     args.insert(at, joined.join(&OsString::from(" ")));
 }
 
-/// True for a flag that sets something in the configuration of a run.
+/// True for a flag that sets a field of the configuration.
 fn sets_configuration(name: &str) -> bool {
     let own = ["hostname-override", "proxy-mode-fallback", "udp-timeout"];
     let is_set = |flag: &&Flag| flag.name == name && matches!(flag.effect, Effect::Config | Effect::Deprecated);
@@ -300,7 +300,7 @@ impl Flags {
         Some(texts.iter().filter_map(|text| value::list(text).ok()).flatten().collect())
     }
 
-    /// The given flags that set something in the configuration of a run, by name; none of the log, and none with credentials.
+    /// The given flags that set the configuration of a run, by name, without those of the log and those with credentials.
     pub fn of_configuration(&self) -> BTreeMap<String, Vec<String>> {
         let of = |(name, values): (&&'static str, &Vec<String>)| {
             sets_configuration(name).then(|| ((*name).to_owned(), values.clone()))
@@ -308,7 +308,7 @@ impl Flags {
         self.0.iter().filter_map(of).collect()
     }
 
-    /// The same flags with those that another process was given. Flags that this program doesn't know are left out.
+    /// Adds the flags of another process, as [`Self::of_configuration`] returned them there. Unknown flags are left out.
     #[must_use]
     pub fn with_configuration(&self, given: &BTreeMap<String, Vec<String>>) -> Self {
         let known = FLAGS.iter().filter(|flag| sets_configuration(flag.name));
@@ -316,7 +316,7 @@ impl Flags {
         Self(self.0.clone().into_iter().chain(given).collect())
     }
 
-    /// The same flags with the mode that a subcommand is about, unless one is given.
+    /// Sets the mode of a subcommand, unless a flag sets it.
     #[must_use]
     pub fn or_mode(mut self, mode: &str) -> Self {
         self.0.entry(inspections::MODE.name).or_insert_with(|| vec![mode.to_owned()]);

@@ -81,7 +81,7 @@ pub(super) fn complete_with(flags: &Flags, text: Option<String>) -> anyhow::Resu
     };
     cli::apply_logging(flags, &mut config.logging);
     cli::apply_own(flags, &mut config.ferry);
-    // Of a subcommand. Defaults depend on it.
+    // The flag of subcommands; the defaults below depend on the mode.
     if let Some(mode) = flags.path("mode") {
         mode.clone_into(&mut config.mode);
     }

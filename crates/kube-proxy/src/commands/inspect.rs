@@ -40,7 +40,7 @@ pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyh
     answer(inspection, flags, asked, &subject)
 }
 
-/// The same about this subject.
+/// Runs a subcommand on this configuration and these objects.
 pub(super) fn answer(
     inspection: Inspection,
     flags: &Flags,
@@ -83,10 +83,10 @@ pub(super) fn answer(
     }
 }
 
-/// What `explain` is asked.
+/// Parses the question of `explain`.
 ///
 /// # Errors
-/// If it is none of the questions, or a flag doesn't fit it.
+/// If the text is no question, or `--in` is given for a question that isn't about a connection.
 pub(super) fn question(flags: &Flags, asked: &str) -> anyhow::Result<Question> {
     let mut question: Question = asked.parse()?;
     if let Question::Connection(connection) = &mut question {

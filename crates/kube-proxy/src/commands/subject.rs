@@ -1,51 +1,51 @@
-//! What a subcommand is about: the running proxy of this node, or a configuration and objects that the flags name.
+//! Input of a subcommand: configuration and objects of the running proxy, or of the sources that flags name.
 
 use std::io;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use ferry_api::config::{CONTROL_SOCKET, FerryConfiguration, KubeProxyConfiguration};
+use ferry_api::config::{CONTROL_SOCKET, KubeProxyConfiguration};
 use ferry_model::Settings;
 
 use super::config::{Configured, Notice, complete, complete_with};
 use super::inputs;
 use crate::cli::{self, Flags};
-use crate::control::{Found, Quarantined, Running};
+use crate::control::{ProxyLookup, Quarantined, Running};
 use crate::inspect::Objects;
 use crate::logging;
 
 /// Configuration and objects of a subcommand.
 pub(super) struct Subject {
-    /// valid, in the mode that is asked about
+    /// validated; its mode is the inspected one
     pub(super) configured: Configured,
     source: Source,
-    /// what to say on stderr about the source
+    /// the line for stderr where no proxy runs
     pub(super) note: Option<String>,
 }
 
-/// Where the objects come from.
+/// Source of the objects.
 enum Source {
     /// the running proxy
     Running(Box<Running>),
     /// a file
     Dump(String),
-    /// as in a run
+    /// the manifests or the API server of the configuration
     Configured,
 }
 
 /// The flags that name another source, or another configuration, than the running proxy's.
-pub(super) const OFFLINE: [&str; 5] = ["config", "dump", "kubeconfig", "manifests", "master"];
+const OFFLINE: [&str; 5] = ["config", "dump", "kubeconfig", "manifests", "master"];
 
 // === impl Subject ===
 
 impl Subject {
-    /// The running proxy, unless a flag names another source or configuration, or none runs.
+    /// Input from the running proxy; from the flags if one of them names another source or configuration, or no proxy runs.
     ///
     /// # Errors
-    /// If the configuration is invalid, flags contradict each other, or what listens at the control socket isn't a proxy.
+    /// If the configuration is invalid, flags contradict each other, or the process at the control socket isn't a proxy.
     pub(super) fn of(flags: &Flags) -> anyhow::Result<Self> {
         let path = control_socket(flags);
-        if let Some(name) = OFFLINE.into_iter().find(|name| flags.path(name).is_some()) {
+        if let Some(name) = offline_flag(flags) {
             if flags.path("control-socket").is_some() {
                 bail!("--control-socket is about the running proxy, --{name} about something else: give one");
             }
@@ -54,22 +54,22 @@ impl Subject {
         if path.is_empty() {
             return Self::offline(flags, None);
         }
-        match Running::find(Path::new(&path))? {
-            Found::Running(running) => Self::of_running(flags, running),
-            Found::Nobody(error) if flags.path("control-socket").is_some() => {
+        match Running::find(Path::new(path))? {
+            ProxyLookup::Running(running) => Self::of_running(flags, running),
+            ProxyLookup::NotRunning(error) if flags.path("control-socket").is_some() => {
                 Err(error).with_context(|| format!("no running kube-proxy at {path}"))
             }
-            Found::Nobody(error) if error.kind() == io::ErrorKind::Unsupported => Self::offline(flags, None),
-            Found::Nobody(error) => {
+            ProxyLookup::NotRunning(error) if error.kind() == io::ErrorKind::Unsupported => Self::offline(flags, None),
+            ProxyLookup::NotRunning(error) => {
                 Self::offline(flags, Some(format!("No running kube-proxy at {path} ({error}), working offline\n")))
             }
         }
     }
 
-    /// The running proxy, with its configuration.
+    /// Input from this running proxy.
     ///
     /// # Errors
-    /// If a flag is about another configuration.
+    /// If a flag sets the configuration, which is the running proxy's.
     pub(super) fn of_running(flags: &Flags, running: Box<Running>) -> anyhow::Result<Self> {
         let state = &running.state;
         if let Some(name) = flags.of_configuration().keys().next() {
@@ -87,6 +87,7 @@ impl Subject {
         if let Some(way) = state.way.as_ref().filter(|_| configured.config.configured_mode() == state.mode) {
             way.clone_into(&mut configured.config.ferry.userspace.way);
         }
+        // The running proxy has logged them.
         configured.notices.clear();
         Self { configured, source: Source::Running(running), note: None }.prepared()
     }
@@ -126,7 +127,7 @@ impl Subject {
         }
     }
 
-    /// The units that the kernel refuses in the mode that is asked about, as far as they are known.
+    /// The units in quarantine, if the running proxy is in the inspected mode.
     pub(super) fn quarantined(&self) -> &[Quarantined] {
         match &self.source {
             Source::Running(running) if self.configured.config.configured_mode() == running.state.mode => {
@@ -136,15 +137,18 @@ impl Subject {
         }
     }
 
-    /// True if it is the running proxy.
+    /// True if the running proxy is the source.
     pub(super) fn is_running(&self) -> bool {
         matches!(self.source, Source::Running(_))
     }
 }
 
-/// The path of the control socket by the flags; empty for none.
-pub(super) fn control_socket(flags: &Flags) -> String {
-    let mut own = FerryConfiguration { control_socket: CONTROL_SOCKET.to_owned(), ..FerryConfiguration::default() };
-    cli::apply_own(flags, &mut own);
-    own.control_socket
+/// The path of the control socket that the flags name; empty for none.
+pub(super) fn control_socket(flags: &Flags) -> &str {
+    flags.text("control-socket").unwrap_or(CONTROL_SOCKET)
+}
+
+/// The given flag that names another source or configuration than the running proxy's, if there is one.
+pub(super) fn offline_flag(flags: &Flags) -> Option<&'static str> {
+    OFFLINE.into_iter().find(|name| flags.path(name).is_some())
 }

@@ -1,4 +1,4 @@
-//! `kube-proxy explain --watch`: prints the answer again whenever it changes.
+//! `kube-proxy explain --watch`: polls the running proxy, and prints the explanation again after each change.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -10,34 +10,34 @@ use anyhow::bail;
 use tracing::subscriber::{NoSubscriber, with_default};
 
 use super::inspect::{answer, question};
-use super::subject::{OFFLINE, Subject, control_socket};
+use super::subject::{Subject, control_socket, offline_flag};
 use crate::cli::{Flags, Inspection};
-use crate::control::{Found, Running, RunningState};
+use crate::control::{ProxyLookup, Running, RunningState};
 use crate::planes::Plane;
 
-/// Interval of the questions to the running proxy, each a few hundred bytes.
+/// Polling interval. A request for the state takes a few hundred bytes.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// The pause after an answer, in times of what it took: a cluster that changes all the time must not cost its nodes a core.
+/// Least pause after an explanation, as a multiple of its duration: in a cluster that changes all the time, a watch takes a tenth of a core at most.
 const PAUSES: u32 = 10;
 
-/// A watch, with what was printed last.
+/// A running watch, with its last output.
 struct Watch<'a> {
     flags: &'a Flags,
     asked: &'a str,
-    path: String,
-    /// the state of the proxy that was answered about
+    path: &'a str,
+    /// the state of the proxy at the last explanation
     state: Option<RunningState>,
     text: Option<String>,
 }
 
-/// Follows the running proxy, over its restarts too, until nobody reads the output.
+/// Follows the running proxy, over its restarts too, until the output is closed.
 ///
 /// # Errors
-/// If what is asked can't be answered, or a flag names another source than the running proxy.
+/// If the question is malformed, the mode unknown, or a flag names another source than the running proxy.
 pub(super) fn follow(flags: &Flags, asked: &str) -> anyhow::Result<()> {
     let path = control_socket(flags);
-    if let Some(name) = OFFLINE.into_iter().find(|name| flags.path(name).is_some()) {
+    if let Some(name) = offline_flag(flags) {
         bail!("--watch follows the running proxy, --{name} names something else: give one");
     }
     if path.is_empty() {
@@ -60,12 +60,12 @@ pub(super) fn follow(flags: &Flags, asked: &str) -> anyhow::Result<()> {
 // === impl Watch ===
 
 impl Watch<'_> {
-    /// Asks once, and prints what is new.
+    /// Polls once, and prints changes.
     fn step(&mut self) -> io::Result<()> {
-        match Running::find(Path::new(&self.path)) {
-            Ok(Found::Running(running)) if self.state.as_ref() == Some(&running.state) => Ok(()),
-            Ok(Found::Running(running)) => self.answer(running),
-            Ok(Found::Nobody(error)) => self.wait(&error.into()),
+        match Running::find(Path::new(self.path)) {
+            Ok(ProxyLookup::Running(running)) if self.state.as_ref() == Some(&running.state) => Ok(()),
+            Ok(ProxyLookup::Running(running)) => self.answer(running),
+            Ok(ProxyLookup::NotRunning(error)) => self.wait(&error.into()),
             Err(error) => self.wait(&error),
         }
     }
@@ -76,7 +76,7 @@ impl Watch<'_> {
             let subject = Subject::of_running(self.flags, running)?;
             answer(Inspection::Explain, self.flags, self.asked, &subject)
         };
-        // Warnings about objects are said once, not at each change.
+        // Warnings about objects are logged with the first explanation only.
         let answered = if self.text.is_none() { answered() } else { with_default(NoSubscriber::new(), answered) };
         match answered {
             Ok((text, _)) => {
@@ -93,7 +93,7 @@ impl Watch<'_> {
         self.fault(format!("Waiting for a running kube-proxy at {} ({error:#})\n", self.path))
     }
 
-    /// Prints a text that isn't an answer: beside the objects of `--json`.
+    /// Prints an error; with `--json` on stderr, so that stdout has JSON alone.
     fn fault(&mut self, text: String) -> io::Result<()> {
         if !self.flags.is_true("json") {
             return self.show(text);

@@ -18,24 +18,24 @@ use tokio::time::timeout;
 use super::{OBJECTS, RunningState, STATE};
 use crate::platform::{ControlStream, connect_control};
 
-/// A running proxy.
+/// The running proxy, seen from a subcommand.
 #[derive(Clone, Debug)]
 pub struct Running {
     path: PathBuf,
-    /// what it has said of itself
+    /// its state when it was found
     pub state: RunningState,
 }
 
-/// What is at a path.
+/// Result of looking for a running proxy.
 #[derive(Debug)]
-pub enum Found {
+pub enum ProxyLookup {
     /// a running proxy
     Running(Box<Running>),
-    /// nobody
-    Nobody(io::Error),
+    /// no process listens at the path
+    NotRunning(io::Error),
 }
 
-/// Longest time of a request: a proxy that starts may be busy with the tools of mode iptables.
+/// Time limit of a request: the tools of mode iptables keep a starting proxy busy.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Longest answer in bytes: some ten times the objects of 10,000 Services with 100,000 endpoints.
 const MOST_BYTES: usize = 256 << 20;
@@ -45,18 +45,18 @@ const SHOWN: usize = 500;
 // === impl Running ===
 
 impl Running {
-    /// Asks the proxy at a path for its state.
+    /// Requests the state of the proxy at a path.
     ///
     /// # Errors
-    /// If somebody listens there, and doesn't answer as a proxy of this version of the messages.
-    pub fn find(path: &Path) -> anyhow::Result<Found> {
+    /// If the process that listens there refuses this user, or its answer isn't a [`RunningState`].
+    pub fn find(path: &Path) -> anyhow::Result<ProxyLookup> {
         let named = || format!("asking the process at {}", path.display());
         let body = match get(path, STATE).with_context(named)? {
             Ok(body) => body,
-            Err(nobody) => return Ok(Found::Nobody(nobody)),
+            Err(error) => return Ok(ProxyLookup::NotRunning(error)),
         };
-        let state = serde_json::from_slice(&body).context("its state").with_context(named)?;
-        Ok(Found::Running(Box::new(Self { path: path.to_owned(), state })))
+        let state = serde_json::from_slice(&body).context("decoding its state").with_context(named)?;
+        Ok(ProxyLookup::Running(Box::new(Self { path: path.to_owned(), state })))
     }
 
     /// All objects that it serves.
@@ -70,14 +70,14 @@ impl Running {
     }
 }
 
-/// The body of an answer; the inner error if nobody can be reached.
+/// Returns the body of an answer; the inner error if no process listens at the path.
 fn get(path: &Path, route: &str) -> anyhow::Result<io::Result<Vec<u8>>> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let answered = timeout(LIMIT, async {
             match connect_control(path).await {
                 Ok(Ok(stream)) => exchange(stream, route).await.map(Ok),
-                Ok(Err(nobody)) => Ok(Err(nobody)),
+                Ok(Err(error)) => Ok(Err(error)),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error)
                     .context("only its user and root may ask it: run as root, or name another source of objects"),
                 Err(error) => Err(error.into()),

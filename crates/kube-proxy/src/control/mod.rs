@@ -1,9 +1,9 @@
-//! The control socket: over it a subcommand gets the configuration, the objects and the state of the running proxy, so that it needs no
-//! credentials, no port and no file. `server` answers in the proxy, `client` asks in the subcommand.
+//! Control socket: subcommands read configuration, objects and state of the running proxy over a Unix socket, without credentials. `server` is
+//! the proxy's end, `client` the subcommand's.
 //!
 //! The messages are HTTP over a Unix socket that only its owner and root may open: `GET /v1/state` is a [`RunningState`] as JSON,
-//! `GET /v1/objects` all objects in the format of [`ferry_api::snapshot`]. Nothing can be changed by them. A change that an older
-//! program can't read gets another first part of the path.
+//! `GET /v1/objects` all objects in the format of [`ferry_api::snapshot`]. All requests only read. An incompatible change
+//! gets another version in the path.
 
 mod client;
 mod server;
@@ -14,10 +14,10 @@ use ferry_api::object::Family;
 use ferry_plane::UnitId;
 use serde::{Deserialize, Serialize};
 
-pub use client::{Found, Running};
+pub use client::{ProxyLookup, Running};
 pub use server::{Control, ControlSetup, serve};
 
-/// What a running proxy says of itself. Fields may be added, and are passed over by programs that don't know them.
+/// State of a running proxy. Decoders ignore unknown fields, so that fields can be added.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunningState {
@@ -27,7 +27,7 @@ pub struct RunningState {
     pub process: u32,
     /// the node's name
     pub node: String,
-    /// names this run of the process: another one has other objects
+    /// identifies this run: it changes with each start and reload
     pub run: String,
     /// the configuration as it was given
     pub configuration: GivenConfiguration,
@@ -37,13 +37,13 @@ pub struct RunningState {
     pub way: Option<String>,
     /// true if objects come from manifests, false if from an API server
     pub manifests: bool,
-    /// the number of decisions about objects and addresses since the start; the answer of a subcommand changes with it
-    pub decisions: u64,
-    /// units that the kernel refuses
+    /// counts the hand-overs of desired state to the engines since the start: an unchanged count means unchanged objects
+    pub hand_overs: u64,
+    /// units in quarantine
     pub quarantined: Vec<Quarantined>,
 }
 
-/// The configuration of a run before its defaults, which depend on the mode. A subcommand may ask about another mode.
+/// Configuration of a run before defaults are applied: they depend on the mode, and `--mode` of a subcommand chooses another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GivenConfiguration {
     /// the text of the configuration file, if there is one
@@ -52,7 +52,7 @@ pub struct GivenConfiguration {
     pub flags: BTreeMap<String, Vec<String>>,
 }
 
-/// A unit that the kernel refuses: its last accepted state stays in force.
+/// A unit in quarantine: the kernel rejected its state, and the last accepted one stays in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quarantined {
     /// `IPv4` or `IPv6`
@@ -68,16 +68,20 @@ const STATE: &str = "/v1/state";
 /// The path of all objects.
 const OBJECTS: &str = "/v1/objects";
 
+/// The Service of a unit as `namespace/name`; `None` for the base.
+pub fn service_of(unit: &UnitId) -> Option<String> {
+    match unit {
+        UnitId::Base => None,
+        UnitId::Service(name) => Some(name.to_string()),
+    }
+}
+
 // === impl Quarantined ===
 
 impl Quarantined {
-    /// A unit of a family that the kernel refuses with this error.
+    /// A unit in quarantine, with its family and the kernel's error.
     pub fn of((family, unit, error): (Family, &UnitId, &str)) -> Self {
-        let service = match unit {
-            UnitId::Base => None,
-            UnitId::Service(name) => Some(name.to_string()),
-        };
-        Self { family: family.to_string(), service, error: error.to_owned() }
+        Self { family: family.to_string(), service: service_of(unit), error: error.to_owned() }
     }
 
     /// True for a unit of this family.

@@ -1,37 +1,33 @@
-//! The running proxy's end of the control socket.
+//! Server of the control socket, in the running proxy.
 
 use std::convert::Infallible;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use hyper::StatusCode;
-use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::{GivenConfiguration, OBJECTS, Quarantined, RunningState, STATE};
 use crate::core::Desk;
 use crate::platform::{ControlFile, ControlListener};
 use crate::report::SharedInbox;
-use crate::serve::http::{self, Answer, File, Late, Later, Received, Routes, Share};
+use crate::serve::http::{self, Answer, BlockingAnswers, Deferred, File, Received, Routes, Share};
 use crate::{snapshot, version};
 
-/// The answers of a running proxy.
+/// Routes of the control socket.
 #[derive(Debug)]
 pub struct Control {
     desk: Desk,
     inbox: SharedInbox,
     setup: ControlSetup,
-    /// names this run
+    /// identifies this run
     run: String,
-    /// one copy of the objects at a time
-    copies: Arc<Semaphore>,
+    blocking: BlockingAnswers,
 }
 
-/// What is fixed at the start.
+/// Facts that don't change during a run.
 #[derive(Clone, Debug)]
 pub struct ControlSetup {
     /// the path of the socket; empty for none
@@ -48,14 +44,14 @@ pub struct ControlSetup {
     pub manifests: bool,
 }
 
-/// All clients are of this machine's administrator: few are enough.
+/// Only the administrator of the machine connects.
 const SHARE: Share = Share { connections: 8, spared_reserves: 1 };
 
-/// Time between two looks at the path.
+/// Interval of the checks of the path.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Serves for ever; without a path, or where the system has no such sockets, nothing. A path that can't be had, or that is lost to a process
-/// which then ends, is tried again: subcommands work without the socket. To be run on a `LocalSet`.
+/// Serves for ever; does nothing without a path, and on systems without Unix sockets. Binding is retried after an error, and after another
+/// process has replaced the file and ended. To be run on a `LocalSet`.
 pub async fn serve(control: Control) -> Infallible {
     let path = control.setup.path.clone();
     let (control, mut failed) = (Rc::new(control), false);
@@ -75,7 +71,7 @@ pub async fn serve(control: Control) -> Infallible {
                     tracing::info!(
                         path,
                         err = %error,
-                        "No control socket, subcommands don't reach this process: make its folder writable, or set controlSocket"
+                        "Creating the control socket failed, subcommands can't reach this process, retrying every minute: make its folder writable, or set controlSocket"
                     );
                 }
                 sleep(LOOK).await;
@@ -84,7 +80,7 @@ pub async fn serve(control: Control) -> Infallible {
     }
 }
 
-/// Waits until the path leads to nobody that listens.
+/// Waits until no process listens at the path.
 async fn lost(file: &ControlFile) {
     loop {
         sleep(LOOK).await;
@@ -108,11 +104,11 @@ fn listen(path: &str) -> io::Result<Option<ControlListener>> {
 // === impl Control ===
 
 impl Control {
-    /// The answers about these objects and reports.
+    /// Routes over these objects and reports.
     pub fn new(desk: Desk, inbox: SharedInbox, setup: ControlSetup) -> Self {
         let begun = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let run = format!("{}-{}", std::process::id(), begun.as_nanos());
-        Self { desk, inbox, setup, run, copies: Arc::new(Semaphore::new(1)) }
+        Self { desk, inbox, setup, run, blocking: BlockingAnswers::default() }
     }
 
     fn state(&self) -> RunningState {
@@ -129,30 +125,20 @@ impl Control {
             mode,
             way,
             manifests,
-            decisions: self.desk.decisions(),
+            hand_overs: self.desk.hand_overs(),
             quarantined: quarantined.collect(),
         }
     }
 
-    /// All objects, encoded on another thread: this one answers probes.
-    fn objects(&self) -> Later {
-        let (desk, node, copies) = (self.desk.clone(), self.setup.node.clone(), Arc::clone(&self.copies));
-        Box::pin(async move {
-            // A client that goes away doesn't end the copy, which keeps others waiting until it is done.
-            let one = copies.acquire_owned().await;
-            let failed = |why: String| {
-                Late::Answer(Answer::text(format!("{why}\n")).with_status(StatusCode::SERVICE_UNAVAILABLE))
-            };
-            let encode = move || {
-                let encoded = snapshot::encode_objects(&desk, &node);
-                drop(one);
-                encoded
-            };
-            match spawn_blocking(encode).await {
-                Ok(Ok(Some(content))) => Late::File(File { name: "objects", content }),
-                Ok(Ok(None)) => failed("no objects are served yet: the lists are not complete".to_owned()),
-                Ok(Err(error)) => failed(error.to_string()),
-                Err(error) => failed(error.to_string()),
+    /// All objects, encoded on another thread.
+    fn objects(&self) -> Deferred {
+        let (desk, node) = (self.desk.clone(), self.setup.node.clone());
+        self.blocking.answer(move || {
+            let unavailable = |why: String| Answer::text(why + "\n").with_status(StatusCode::SERVICE_UNAVAILABLE);
+            match snapshot::encode_objects(&desk, &node) {
+                Ok(Some(content)) => Ok(File { name: "objects", content }),
+                Ok(None) => Err(unavailable("no objects are served yet: the lists are not complete".to_owned())),
+                Err(error) => Err(unavailable(error.to_string())),
             }
         })
     }
@@ -169,7 +155,7 @@ impl Routes for Control {
         }
     }
 
-    fn later(&self, received: &Received) -> Option<Later> {
+    fn deferred(&self, received: &Received) -> Option<Deferred> {
         (received.path == OBJECTS).then(|| self.objects())
     }
 }

@@ -19,7 +19,7 @@ pub struct Desk {
     /// batches of events queued for the thread `core`; later ones must not overtake them
     queued: Arc<AtomicUsize>,
     /// the number of the core's hand-overs
-    decisions: Arc<AtomicU64>,
+    hand_overs: Arc<AtomicU64>,
 }
 
 /// The core at rest: nothing is applied as long as this is held.
@@ -46,13 +46,13 @@ const TOGETHER: usize = 64;
 impl Desk {
     /// Shared access to this core.
     pub fn new(core: Core) -> Self {
-        let decisions = core.decisions();
-        Self { core: Arc::new(Mutex::new(core)), queued: Arc::default(), decisions }
+        let hand_overs = core.hand_overs();
+        Self { core: Arc::new(Mutex::new(core)), queued: Arc::default(), hand_overs }
     }
 
-    /// The number of decisions since the start, without waiting for the core.
-    pub fn decisions(&self) -> u64 {
-        self.decisions.load(Ordering::Relaxed)
+    /// The number of hand-overs to the engines since the start; doesn't wait for the core's lock.
+    pub fn hand_overs(&self) -> u64 {
+        self.hand_overs.load(Ordering::Relaxed)
     }
 
     /// Counts a batch of events that is about to be sent to the thread `core`.
@@ -109,9 +109,9 @@ impl Desk {
         }
     }
 
-    /// Looks at what the core knows, which waits for as long as this takes.
-    pub fn look<T>(&self, at: impl FnOnce(View<'_>) -> T) -> T {
-        at(self.lock().view())
+    /// Runs a closure on the core's state, under its lock.
+    pub fn with_view<T>(&self, action: impl FnOnce(View<'_>) -> T) -> T {
+        action(self.lock().view())
     }
 
     /// Copies some objects: those of the page behind this Service, or of the first one. `None` before the first hand-over.

@@ -1,4 +1,4 @@
-//! One family's engine, as the core sees it.
+//! The core's end of one family's engine.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -48,7 +48,7 @@ const GRACE: Duration = Duration::from_secs(1);
 // === impl NodeWait ===
 
 impl NodeWait {
-    /// The wait of a proxy that serves already.
+    /// No wait, for objects that a proxy serves already.
     pub const OVER: Self = Self { address: Duration::ZERO, pod_range: None };
 
     /// Upstream's time limits for this local detector.

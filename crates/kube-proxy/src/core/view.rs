@@ -1,4 +1,4 @@
-//! What the core knows and has decided last, for those who explain it.
+//! Read access to the core's objects and desired state, for explanations.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use ferry_model::{BaseState, Context, Diagnostic, Packet, Profile, ServiceState,
 
 use super::{Core, EngineHandle};
 
-/// The objects, and what the families' engines were given last.
+/// The objects, and the desired state that the engines received last.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// all objects
@@ -24,16 +24,16 @@ pub struct View<'a> {
 pub struct FamilyView<'a> {
     /// the family
     pub family: Family,
-    /// the facts by which its Services are resolved
+    /// the context in which its Services are resolved
     pub context: &'a Context,
-    /// what all Services share
+    /// the base state, outside of Services
     pub base: &'a BaseState,
 }
 
 // === impl Core ===
 
 impl Core {
-    /// Everything, without copies.
+    /// The state by reference.
     pub fn view(&self) -> View<'_> {
         View { store: &self.store, profile: &self.profile, addresses: &self.addresses, engines: &self.engines }
     }
@@ -54,13 +54,13 @@ impl<'a> View<'a> {
         Family::ALL.into_iter().filter_map(move |family| view.family(family))
     }
 
-    /// A Service as it is decided for a family, with what is wrong about it.
+    /// Resolves a Service for a family; returns its diagnostics, too.
     pub fn resolved(&self, name: &ObjectName, of: &FamilyView<'_>) -> (ServiceState, Vec<Diagnostic>) {
         resolve(&self.store.objects(name), self.store.claims(), of.context, self.profile, of.family)
     }
 
-    /// The Services that a packet can concern: those with its destination among their addresses, and those with its port as a node port
-    /// or that of their health checks.
+    /// Resolves the Services on which the verdict on a packet depends: those with its destination among their addresses, and those with its
+    /// port as a node port or port of health checks.
     pub fn concerned(&self, packet: &Packet, of: &FamilyView<'_>) -> Vec<ServiceState> {
         let port = packet.port;
         let has_port = |service: &Service| {
@@ -76,7 +76,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// True if an address stands in a Service, whether it is served there or not.
+/// True if a Service names an address, served there or not.
 pub fn has_address(service: &Service, address: IpAddr) -> bool {
     let is_it = |text: &Result<IpAddr, Box<str>>| text.as_ref().is_ok_and(|ip| *ip == address);
     let ingress = service.ingress.iter().map(|ingress| &ingress.ip);

@@ -96,16 +96,16 @@ impl Desired {
         self.core.view()
     }
 
-    /// The state of one family.
+    /// The core's state of one family.
     ///
     /// # Errors
-    /// If the family has none, for which [`desired`] waits.
+    /// If there is none, which [`desired`] excludes.
     pub(super) fn in_family(&self, family: Family) -> Result<FamilyView<'_>, CommitError> {
         let missing = || CommitError::Unusable(io::Error::other(format!("no desired state of {family}")));
         self.view().family(family).ok_or_else(missing)
     }
 
-    /// All Services of a family that are served.
+    /// The served Services of a family.
     pub(super) fn services(&self, wanted: Family) -> Vec<&ServiceState> {
         let of_family = self.families.iter().filter(|(family, _)| *family == wanted);
         let units = of_family.flat_map(|(_, delta)| delta.units.values().flatten());

@@ -59,8 +59,7 @@ impl Objects {
         Ok(Self { events: complete_lists(&inputs)?, node })
     }
 
-    /// The objects of a running proxy, which come from an API server unless from manifests. It serves them: its wait for the Node is over,
-    /// even if there is none.
+    /// The objects of a running proxy, of an API server unless `manifests` is true. They are served, so that there is no wait for the Node.
     pub fn of_running(objects: Vec<KubeObject>, manifests: bool) -> Self {
         let node = if manifests { NodeFacts::Local } else { NodeFacts::Cluster(NodeWait::OVER) };
         Self { events: dump::complete(objects), node }

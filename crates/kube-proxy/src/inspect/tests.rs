@@ -1,4 +1,4 @@
-//! The Services that a packet concerns decide its verdict as all Services do, in every case and mode.
+//! In every case and mode, the Services that `View::concerned` selects give a packet the same verdict as all Services.
 
 use ferry_api::config;
 use ferry_api::object::Family;

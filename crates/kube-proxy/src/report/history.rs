@@ -1,4 +1,4 @@
-//! The last sync passes that did something, for people who look.
+//! History of the last sync passes that changed, repaired or failed something, for the status page.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
@@ -33,7 +33,7 @@ pub struct PastPass {
     pub error: Option<String>,
 }
 
-/// The last ones, oldest first.
+/// The last such passes, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct History(VecDeque<PastPass>);
 
@@ -45,7 +45,7 @@ const UNITS: usize = 3;
 // === impl History ===
 
 impl History {
-    /// Keeps a pass, unless it did nothing.
+    /// Records a pass, unless it did nothing.
     pub(super) fn note(&mut self, pass: &SyncPass) {
         let SyncPass { family, outcome, ended, .. } = pass;
         let did = outcome.ops > 0 || outcome.repairs > 0 || !outcome.acked.is_empty() || !outcome.contested.is_empty();

@@ -48,7 +48,7 @@ impl Inbox {
         self.history.passes()
     }
 
-    /// The units that the kernel refuses, each with its family and the error.
+    /// The units in quarantine, each with its family and the kernel's error.
     pub fn quarantined(&self) -> impl Iterator<Item = (Family, &UnitId, &str)> {
         self.reporter.quarantined()
     }

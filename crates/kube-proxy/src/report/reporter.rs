@@ -119,7 +119,7 @@ impl Reporter {
         Self { mode, metrics, triggers: BTreeMap::new(), quarantined: BTreeMap::new(), failing: BTreeMap::new() }
     }
 
-    /// The units in quarantine, each with its family and the error.
+    /// The units in quarantine, each with its family and the kernel's error.
     pub(super) fn quarantined(&self) -> impl Iterator<Item = (Family, &UnitId, &str)> {
         let of = |(family, units): (&Family, _)| (*family, units);
         self.quarantined.iter().map(of).flat_map(|(family, units): (Family, &BTreeMap<UnitId, String>)| {

@@ -74,10 +74,10 @@ struct SnapshotTiming {
     refresh: Duration,
 }
 
-/// All objects of a run, as a snapshot of no known origin; `None` before the first hand-over.
+/// Encodes all objects of a run, in a snapshot whose header names no cluster; `None` before the first hand-over.
 ///
 /// # Errors
-/// None of this machine's, as it writes to memory.
+/// Those of the encoder; writing to memory doesn't fail.
 pub fn encode_objects(desk: &Desk, node: &str) -> io::Result<Option<Vec<u8>>> {
     let Some(first) = desk.page(None) else { return Ok(None) };
     let (none, confirmed) = (Box::<str>::default(), refusal::timestamp(SystemTime::now()));

@@ -27,7 +27,7 @@ pub fn read(path: &Path) -> anyhow::Result<Vec<Event>> {
     Ok(complete(contents.objects))
 }
 
-/// These objects as the complete lists of all kinds.
+/// Events that deliver these objects as the complete lists of all kinds.
 pub fn complete(objects: Vec<KubeObject>) -> Vec<Event> {
     let objects = objects.into_iter().map(Event::Upsert);
     KINDS.map(Event::Restart).into_iter().chain(objects).chain(KINDS.map(Event::Synced)).collect()

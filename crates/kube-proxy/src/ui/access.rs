@@ -1,28 +1,38 @@
-//! Who may look at the status page.
+//! Access control of the status page.
 
 use std::net::IpAddr;
 use std::str::FromStr as _;
 
+use ferry_api::config::{PAGE_EVERYONE, PAGE_NOBODY};
 use hyper::StatusCode;
 use hyper::http::uri::Authority;
 
 use crate::serve::http::{Answer, Received};
 
-/// The clients that get pages.
+/// The clients that the pages are served to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// nobody: there are no pages
+    /// none: there are no pages
     Nobody,
-    /// this machine alone, a port-forward included
+    /// those of this machine, a port-forward included
     Loopback,
-    /// whoever reaches the metrics address
+    /// all clients of the metrics address
     Everyone,
 }
 
 // === impl Access ===
 
 impl Access {
-    /// Why this client doesn't get a page.
+    /// The value of statusPage in a valid configuration.
+    pub fn configured(value: &str) -> Self {
+        match value {
+            PAGE_EVERYONE => Self::Everyone,
+            PAGE_NOBODY => Self::Nobody,
+            _ => Self::Loopback,
+        }
+    }
+
+    /// The refusal of this request; `None` if the page may be served.
     pub(super) fn refusal(self, received: &Received) -> Option<Answer> {
         match self {
             Self::Everyone => None,
@@ -32,7 +42,7 @@ impl Access {
                     "The status page is for this machine alone: forward a port, or set FerryConfiguration.statusPage: everyone.",
                 ))
             }
-            // A page of another site, whose name leads here, would read what its user may read.
+            // DNS rebinding: another site's name that resolves to this machine would let its scripts read the pages.
             Self::Loopback if !is_own_name(&received.host) => {
                 Some(forbidden("The status page is asked for by another name: use an address or localhost."))
             }
@@ -45,7 +55,7 @@ fn forbidden(why: &str) -> Answer {
     Answer::text(format!("{why}\n")).with_status(StatusCode::FORBIDDEN)
 }
 
-/// True for an address and for localhost, with or without a port, and for no name at all, as in HTTP/1.0.
+/// True for an IP address and for localhost, with or without a port, and for an absent header (HTTP/1.0).
 fn is_own_name(host: &str) -> bool {
     if host.is_empty() {
         return true;

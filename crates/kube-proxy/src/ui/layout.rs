@@ -6,7 +6,7 @@ use super::{PageSetup, ROOT};
 use crate::serve::http::Answer;
 use crate::version;
 
-/// What browsers may do: nothing but load the style from here, and send the search to here.
+/// Content-Security-Policy: only the style sheet and forms of this server; no scripts, no frames.
 const POLICY: &str = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; sandbox allow-forms";
 
 /// A page with this title and content.
@@ -14,7 +14,7 @@ pub(super) fn page(setup: &PageSetup, title: &str, content: &Markup) -> Answer {
     page_with(setup, title, "", content)
 }
 
-/// The same with what was asked in the search box.
+/// A page with a question in the search box.
 pub(super) fn page_with(setup: &PageSetup, title: &str, asked: &str, content: &Markup) -> Answer {
     let markup = html! {
         (DOCTYPE)

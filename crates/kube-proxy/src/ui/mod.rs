@@ -1,8 +1,8 @@
-//! The status page at `/ui` of the metrics address: what the proxy serves, how it is, and why, for a person with a browser.
+//! Status page at `/ui` of the metrics address: health, freshness, recent changes, Services, and explanations.
 //!
-//! `access` decides who may look. `overview` shows the state of the process, `services` lists Services page by page, and `question` is
+//! `access` restricts the clients. `overview` shows the state of the process, `services` lists Services page by page, and `question` is
 //! `kube-proxy explain`. `layout` is the frame of all pages, `plot` draws. Pages are complete without scripts, load nothing from elsewhere, and
-//! change nothing. What takes the core's lock runs on a thread of its own, since the main one answers probes.
+//! change nothing. Pages that need the core's lock are made on another thread, since the main one answers probes.
 
 mod access;
 mod layout;
@@ -14,7 +14,6 @@ mod services;
 use std::sync::Arc;
 
 use hyper::{Method, StatusCode};
-use tokio::task::spawn_blocking;
 
 pub use self::access::Access;
 use self::overview::Overview;
@@ -22,7 +21,7 @@ use crate::control::Quarantined;
 use crate::core::Desk;
 use crate::health::{Freshness, Pulses};
 use crate::report::SharedInbox;
-use crate::serve::http::{Answer, Late, Later, Received, Routes};
+use crate::serve::http::{Answer, BlockingAnswers, Deferred, DeferredAnswer, Received};
 
 /// The state that the pages show.
 #[derive(Debug)]
@@ -35,8 +34,10 @@ pub struct StatusPage {
     pub pulses: Pulses,
     /// staleness of objects; `None` with manifests
     pub freshness: Option<Arc<Freshness>>,
-    /// what is fixed at the start
+    /// facts that don't change while the process runs
     pub setup: PageSetup,
+    /// makes the pages that need the core's lock
+    pub blocking: BlockingAnswers,
 }
 
 /// Facts about the process that the pages show.
@@ -46,7 +47,7 @@ pub struct PageSetup {
     pub node: String,
     /// the effective mode
     pub mode: String,
-    /// who may look
+    /// the clients that are served
     pub access: Access,
 }
 
@@ -55,40 +56,34 @@ const ROOT: &str = "/ui";
 
 // === impl StatusPage ===
 
-impl Routes for StatusPage {
-    fn answer(&self, _received: &Received) -> Answer {
-        Answer::not_found()
-    }
-
-    fn later(&self, received: &Received) -> Option<Later> {
+impl StatusPage {
+    /// The answer to a request for a page; `None` for other paths.
+    pub fn answer(&self, received: &Received) -> Option<Deferred> {
         let path = received.path.strip_prefix(ROOT)?;
         if !path.is_empty() && !path.starts_with('/') {
             return None;
         }
         Some(match self.setup.access.refusal(received) {
-            Some(refusal) => Box::pin(async { Late::Answer(refusal) }),
-            None if !matches!(received.method, Method::GET | Method::HEAD) => {
-                Box::pin(async { Late::Answer(read_only()) })
-            }
+            Some(refusal) => at_once(refusal),
+            None if !matches!(received.method, Method::GET | Method::HEAD) => at_once(read_only()),
             None => self.page(path, received),
         })
     }
-}
 
-impl StatusPage {
-    fn page(&self, path: &str, received: &Received) -> Later {
+    fn page(&self, path: &str, received: &Received) -> Deferred {
         let parameter = |name| received.parameters(name).next().map(|value| value.into_owned()).unwrap_or_default();
         let (desk, setup) = (self.desk.clone(), self.setup.clone());
+        let in_turn = &self.blocking;
         match path {
             "" | "/" => {
                 let overview = self.overview();
-                later(move || layout::page(&setup, "Overview", &overview.markup(&desk)))
+                in_turn.answer(move || layout::page(&setup, "Overview", &overview.markup(&desk)))
             }
-            "/style.css" => Box::pin(async { Late::Answer(layout::style()) }),
+            "/style.css" => at_once(layout::style()),
             "/services" => {
                 let (after, find) = (parameter("after"), parameter("find"));
                 let quarantined = self.quarantined();
-                later(move || {
+                in_turn.answer(move || {
                     let list = services::List::of(&desk, &after, &find);
                     layout::page(&setup, "Services", &list.markup(&quarantined))
                 })
@@ -96,9 +91,9 @@ impl StatusPage {
             "/explain" => {
                 let (asked, json) = (parameter("q"), parameter("format") == "json");
                 let quarantined = self.quarantined();
-                later(move || question::answer(&desk, &setup, (&asked, json), &quarantined))
+                in_turn.answer(move || question::answer(&desk, &setup, (&asked, json), &quarantined))
             }
-            _ => Box::pin(async { Late::Answer(Answer::not_found()) }),
+            _ => at_once(Answer::not_found()),
         }
     }
 
@@ -113,15 +108,9 @@ impl StatusPage {
     }
 }
 
-/// A page that is made on another thread.
-fn later(make: impl FnOnce() -> Answer + Send + 'static) -> Later {
-    Box::pin(async {
-        Late::Answer(
-            spawn_blocking(make).await.unwrap_or_else(|error| {
-                Answer::text(format!("{error}\n")).with_status(StatusCode::INTERNAL_SERVER_ERROR)
-            }),
-        )
-    })
+/// An answer that needs no other thread.
+fn at_once(answer: Answer) -> Deferred {
+    Box::pin(async { DeferredAnswer::Answer(answer) })
 }
 
 fn read_only() -> Answer {

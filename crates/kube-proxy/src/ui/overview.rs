@@ -3,26 +3,25 @@
 use std::time::{Instant, SystemTime};
 
 use ferry_api::object::{Family, Kind};
-use ferry_plane::UnitId;
 use jiff::Timestamp;
 use maud::{Markup, html};
 
 use super::ROOT;
 use super::plot::{latencies, time};
 use super::services::{self, counted};
+use crate::control::{Quarantined, service_of};
 use crate::core::Desk;
 use crate::health::{Fresh, Freshness, Pulses};
 use crate::report::{Inbox, PastPass};
 
-/// What the page shows, gathered on the main thread.
+/// Content of the page, gathered on the main thread.
 #[derive(Debug)]
 pub(super) struct Overview {
     /// the families: healthy or not, and the seconds that a change has waited
     families: Vec<(Family, bool, Option<f64>)>,
     /// the kinds of objects, with an API server
     kinds: Vec<(Kind, Fresh)>,
-    /// the family, the unit and the error of what the kernel refuses
-    quarantined: Vec<(Family, UnitId, String)>,
+    quarantined: Vec<Quarantined>,
     /// oldest first
     passes: Vec<PastPass>,
 }
@@ -43,10 +42,7 @@ impl Overview {
         Self {
             families: families.collect(),
             kinds: freshness.into_iter().flat_map(|freshness| freshness.now(now)).collect(),
-            quarantined: inbox
-                .quarantined()
-                .map(|(family, unit, error)| (family, unit.clone(), error.to_owned()))
-                .collect(),
+            quarantined: inbox.quarantined().map(Quarantined::of).collect(),
             passes: inbox.passes().cloned().collect(),
         }
     }
@@ -99,10 +95,10 @@ impl Overview {
 
     fn refused(&self) -> Markup {
         html! {
-            h3 { "Refused by the kernel" }
+            h3 { "Quarantine: rejected by the kernel" }
             @if self.quarantined.is_empty() { p { "nothing" } }
-            @for (family, unit, error) in &self.quarantined {
-                p class="problem" { (family) ": " (unit_link(unit)) ": " (error) "; what was accepted last stays in force" }
+            @for Quarantined { family, service, error } in &self.quarantined {
+                p class="problem" { (family) ": " (unit_link(service.as_deref())) ": " (error) "; what was accepted last stays in force" }
             }
         }
     }
@@ -133,17 +129,14 @@ fn what(pass: &PastPass) -> Markup {
         @if let Some(error) = &pass.error { span class="bad" { "failed: " (error) } " " }
         @if pass.repairs > 0 { "repaired " (pass.repairs) " objects that others changed: " (pass.repaired.join(", ")) " " }
         @if !pass.contested.is_empty() { span class="bad" { "another program keeps changing " (pass.contested.join(", ")) } " " }
-        @for unit in &pass.units { (unit_link(unit)) " " }
+        @for unit in &pass.units { (unit_link(service_of(unit).as_deref())) " " }
         @if more > 0 { "and " (more) " more" }
     }
 }
 
-/// A unit's name; that of a Service leads to its explanation.
-fn unit_link(unit: &UnitId) -> Markup {
-    match unit {
-        UnitId::Base => html! { "what all Services share" },
-        UnitId::Service(name) => services::link(&name.to_string()),
-    }
+/// Links a Service to its explanation; `None` is the base.
+fn unit_link(service: Option<&str>) -> Markup {
+    service.map_or_else(|| html! { "what all Services share" }, services::link)
 }
 
 fn moment(time: SystemTime) -> String {

@@ -12,7 +12,7 @@ const HEIGHT: f64 = 150.0;
 /// Space for the axis' labels at the left and above.
 const LEFT: f64 = 60.0;
 const TOP: f64 = 14.0;
-/// The least value of the axis, in seconds: bars of some microseconds would look like seconds.
+/// Least maximum of the axis, in seconds, so that microseconds make low bars.
 const LEAST: f64 = 0.001;
 
 /// A bar for each pass, oldest at the left: the time that it took, from zero.

@@ -1,4 +1,4 @@
-//! The search box: `kube-proxy explain`.
+//! Explanations in the browser: the search box takes the questions of `kube-proxy explain`.
 
 use maud::{Markup, html};
 
@@ -22,7 +22,7 @@ pub(super) fn answer(
     let explained = if asked.len() > LONGEST {
         Err(anyhow::anyhow!("the question is longer than {LONGEST} bytes"))
     } else {
-        asked.parse().and_then(|question: Question| desk.look(|view| explanation(view, &question, quarantined)))
+        asked.parse().and_then(|question: Question| desk.with_view(|view| explanation(view, &question, quarantined)))
     };
     match (explained, json) {
         (Ok(explained), true) => Answer::of("application/json", explained.json()),

@@ -1,6 +1,4 @@
-//! The list of Services, page by page.
-
-use std::fmt::Write as _;
+//! Paged list of Services.
 
 use ferry_api::object::ObjectName;
 use ferry_model::{FrontendAddr, ServiceState};
@@ -9,6 +7,7 @@ use maud::{Markup, html};
 use super::ROOT;
 use crate::control::Quarantined;
 use crate::core::{Desk, View};
+use crate::query::encoded;
 
 /// One page of the list.
 #[derive(Debug)]
@@ -50,7 +49,7 @@ impl List {
     /// The page behind this name, of the Services whose name contains a text.
     pub(super) fn of(desk: &Desk, after: &str, find: &str) -> Self {
         let after = after.split_once('/').map(|(namespace, name)| ObjectName::new(namespace, name));
-        desk.look(|view| {
+        desk.with_view(|view| {
             let all = view.store.services_after(after.as_ref());
             let found = all.filter(|(_, objects)| objects.service.is_some()).map(|(name, _)| name);
             let mut names = found.filter(|name| find.is_empty() || name.to_string().contains(find));
@@ -122,7 +121,7 @@ impl Row {
 
 impl Counts {
     pub(super) fn of(desk: &Desk) -> Self {
-        desk.look(|view| {
+        desk.with_view(|view| {
             let mut counts = Self::default();
             for (_, objects) in view.store.services_after(None) {
                 counts.services += usize::from(objects.service.is_some());
@@ -149,20 +148,6 @@ fn place(at: FrontendAddr) -> String {
 /// A number of things: `1 problem`, `2 problems`.
 pub(super) fn counted(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
-}
-
-/// A text as the value of a parameter.
-fn encoded(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            // Writing to a text can't fail.
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What an explanation is made of: what the core knows, and what the kernel refuses.
+//! Input of an explanation: the core's state, and the units in quarantine.
 
 use ferry_api::object::{Family, ObjectName};
 use ferry_model::{Diagnostic, PortReasons, ServiceState, Store, reasons};
@@ -6,11 +6,11 @@ use ferry_model::{Diagnostic, PortReasons, ServiceState, Store, reasons};
 use crate::control::Quarantined;
 use crate::core::{FamilyView, View};
 
-/// Everything that answers are made of.
+/// The input of an explanation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known<'a> {
     pub(super) view: View<'a>,
-    /// units that the kernel refuses
+    /// units in quarantine
     quarantined: &'a [Quarantined],
 }
 
@@ -39,13 +39,13 @@ impl<'a> Known<'a> {
         Resolved { state, diagnostics, ports: reasons(&self.store().objects(name), of.context, of.family) }
     }
 
-    /// The state of a Service in a family that the kernel refuses.
+    /// The quarantine of a Service in a family; `None` if the kernel accepted its state.
     pub(super) fn quarantined(&self, name: &ObjectName, family: Family) -> Option<&'a Quarantined> {
         let name = name.to_string();
         self.quarantined.iter().find(|one| one.is_of(family) && one.service.as_ref() == Some(&name))
     }
 
-    /// What all Services share, in each family in which the kernel refuses it.
+    /// The quarantine of the base state, in each family.
     pub(super) fn quarantined_base(&self) -> impl Iterator<Item = &'a Quarantined> {
         self.quarantined.iter().filter(|one| one.service.is_none())
     }

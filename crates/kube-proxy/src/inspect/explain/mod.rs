@@ -33,7 +33,7 @@ pub struct ExplainRequest<'a> {
     pub node: InspectedNode<'a>,
     /// what is asked
     pub question: Question,
-    /// the units that the kernel refuses, where the running proxy has said so
+    /// the units in quarantine, from the running proxy
     pub quarantined: &'a [Quarantined],
     /// as JSON, whose schema is that of docs/cli.md
     pub json: bool,
@@ -53,10 +53,10 @@ pub fn explain(objects: Objects, request: &ExplainRequest<'_>) -> anyhow::Result
     Ok(if *json { answer.json() } else { answer.text(*colours) })
 }
 
-/// The answer from what a core knows.
+/// Explains from a core's state.
 ///
 /// # Errors
-/// If the objects lack a Service or a port that is asked about.
+/// If the objects lack the Service or the port of the question.
 pub fn explanation(view: View<'_>, question: &Question, quarantined: &[Quarantined]) -> anyhow::Result<Explanation> {
     let known = &Known::new(view, quarantined);
     let mut answer = Explanation::new(question.to_string());
@@ -70,7 +70,7 @@ pub fn explanation(view: View<'_>, question: &Question, quarantined: &[Quarantin
     Ok(answer)
 }
 
-/// The problem of a unit that the kernel refuses.
+/// The problem text of a unit in quarantine.
 fn refused_text(what: &str, one: &Quarantined) -> String {
     format!(
         "the kernel refuses {what} in {}: {}; what it accepted last stays in force (quarantined), and is tried again",
@@ -78,7 +78,7 @@ fn refused_text(what: &str, one: &Quarantined) -> String {
     )
 }
 
-/// The problem of a question about a family that isn't served.
+/// The problem text of a question about a family that isn't served.
 fn unserved(family: Family) -> String {
     format!("{family} is not served: this machine's kernel has it switched off")
 }

@@ -1,4 +1,4 @@
-//! The Unix socket on which a running proxy answers its own subcommands.
+//! Unix socket of the running proxy, for its subcommands.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
@@ -14,7 +14,7 @@ use tokio::time::sleep;
 /// A connection to a running proxy, or from a subcommand.
 pub type ControlStream = UnixStream;
 
-/// The listening end.
+/// The listening socket.
 #[derive(Debug)]
 pub struct ControlListener {
     listener: UnixListener,
@@ -29,21 +29,21 @@ pub struct ControlFile {
     identity: (u64, u64),
 }
 
-/// Permissions of the file: its owner's alone. Whoever may write may connect.
+/// Permissions of the socket file: connecting needs write permission, which only the owner has.
 const MODE: u32 = 0o600;
-/// Permissions of its folder, where that is missing.
+/// Permissions of the folder, if it has to be created.
 const FOLDER_MODE: u32 = 0o755;
 const BACKLOG: i32 = 16;
-/// Pause before another attempt where so many connections wait already.
+/// Pause before another attempt while the backlog is full.
 const FULL: Duration = Duration::from_millis(20);
 
 // === impl ControlListener ===
 
 impl ControlListener {
-    /// Listens at a path, which the socket of a former process may have: the newest one gets it, without a moment in which there is none.
+    /// Listens at a path. A socket of an earlier process is replaced atomically, by a rename.
     ///
     /// # Errors
-    /// The system's, or that the path leads to something else than a socket.
+    /// The system's error, or `AlreadyExists` if the path is a file of another type.
     pub fn bind(path: &Path) -> io::Result<Self> {
         make_folder(path)?;
         if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
@@ -60,12 +60,12 @@ impl ControlListener {
             Ok(Self { listener, file: ControlFile { path: path.to_owned(), identity } })
         });
         bound.inspect_err(|_| {
-            // It may not have been made.
+            // It may not exist.
             let _ = fs::remove_file(&next);
         })
     }
 
-    /// Nobody can connect before the file has its permissions: until then the socket doesn't listen.
+    /// Listens only after the permissions are set: until then connections are refused.
     fn bind_at(path: &Path) -> io::Result<UnixListener> {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
@@ -83,7 +83,7 @@ impl ControlListener {
         Ok(self.listener.accept().await?.0)
     }
 
-    /// Its file, which stays when a signal ends the process: the next one replaces it.
+    /// The socket file. It stays after the end of the process, and the next process replaces it.
     pub fn file(&self) -> ControlFile {
         self.file.clone()
     }
@@ -97,26 +97,26 @@ impl ControlFile {
         &self.path
     }
 
-    /// True if the path leads neither to this file nor to another process that listens.
+    /// True if the path is another file than this one, or none, and no process listens there.
     pub fn is_lost(&self) -> bool {
         let is_own = fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity);
-        !is_own && StdUnixStream::connect(&self.path).is_err_and(|error| is_of_nobody(&error))
+        !is_own && StdUnixStream::connect(&self.path).is_err_and(|error| is_not_listening(&error))
     }
 }
 
-fn is_of_nobody(error: &io::Error) -> bool {
+fn is_not_listening(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
-/// Connects to the process that listens at a path, when it has room; the inner error if nobody listens there.
+/// Connects to the process that listens at a path, waiting while its backlog is full. Returns the inner error if no process listens there.
 ///
 /// # Errors
-/// The system's, as where only another user may connect.
+/// The system's error, such as `PermissionDenied`.
 pub async fn connect_control(path: &Path) -> io::Result<Result<ControlStream, io::Error>> {
     loop {
         match UnixStream::connect(path).await {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(FULL).await,
-            Err(error) if is_of_nobody(&error) => return Ok(Err(error)),
+            Err(error) if is_not_listening(&error) => return Ok(Err(error)),
             connected => return connected.map(Ok),
         }
     }
@@ -125,7 +125,7 @@ pub async fn connect_control(path: &Path) -> io::Result<Result<ControlStream, io
 fn make_folder(path: &Path) -> io::Result<()> {
     let Some(folder) = path.parent().filter(|folder| !folder.exists()) else { return Ok(()) };
     match fs::create_dir(folder) {
-        // Another process has been faster.
+        // Another process has just created it.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
         made => made?,
     }
@@ -154,7 +154,7 @@ mod tests {
         let old = ControlListener::bind(&path).unwrap();
         let new = ControlListener::bind(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
-        assert!(!old.file().is_lost(), "another listens");
+        assert!(!old.file().is_lost(), "another process listens");
         drop(old);
         let (accepted, connected) = tokio::join!(new.accept(), connect_control(&path));
         assert!(accepted.is_ok() && connected.as_ref().is_ok_and(|one| one.is_ok()), "{accepted:?} {connected:?}");
@@ -162,7 +162,7 @@ mod tests {
         let file = new.file();
         drop(new);
         assert_eq!(until_refused(&path).await, io::ErrorKind::ConnectionRefused);
-        assert!(!file.is_lost(), "its own, whose listener goes with the process");
+        assert!(!file.is_lost(), "the file is still its own");
         fs::remove_file(&path).unwrap();
         assert!(file.is_lost());
         assert_eq!(connect_control(&path).await.unwrap().unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -180,8 +180,8 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// The error of connecting to a listener that was dropped: a child that another test has just forked has it until it executes its
-    /// program.
+    /// Waits until connecting fails, and returns the error's kind: a child process that another test has just forked keeps a dropped
+    /// listener open until it executes its program.
     async fn until_refused(path: &Path) -> io::ErrorKind {
         for _ in 0..1000 {
             match connect_control(path).await.unwrap() {
@@ -189,7 +189,7 @@ mod tests {
                 Err(error) => return error.kind(),
             }
         }
-        panic!("somebody listens at {}", path.display());
+        panic!("a process listens at {}", path.display());
     }
 
     fn tempfile_folder(name: &str) -> PathBuf {

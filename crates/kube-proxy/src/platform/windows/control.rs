@@ -1,4 +1,4 @@
-//! Windows: the proxy has no control socket.
+//! Windows: there is no control socket.
 
 use std::convert::Infallible;
 use std::io;
@@ -46,16 +46,16 @@ impl ControlFile {
         match self.0 {}
     }
 
-    /// True if the path leads to nobody.
+    /// True if no process listens at the path.
     pub fn is_lost(&self) -> bool {
         match self.0 {}
     }
 }
 
-/// Nobody listens on this system.
+/// Fails, since no process listens on this system.
 ///
 /// # Errors
-/// None but the inner one, always.
+/// None but the inner error, `Unsupported`.
 pub async fn connect_control(_path: &Path) -> io::Result<Result<ControlStream, io::Error>> {
     Ok(Err(io::ErrorKind::Unsupported.into()))
 }

@@ -33,9 +33,9 @@ pub struct File {
     pub content: Vec<u8>,
 }
 
-/// What was made for a request.
+/// An answer that was made after the request, by a [`Deferred`](super::Deferred).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Late {
+pub enum DeferredAnswer {
     /// a file
     File(File),
     /// any other answer
@@ -85,9 +85,9 @@ impl Answer {
     }
 }
 
-// === impl Late ===
+// === impl DeferredAnswer ===
 
-impl Late {
+impl DeferredAnswer {
     pub(super) fn into_response(self) -> Response<Full<Bytes>> {
         match self {
             Self::File(file) => file.into_response(),
@@ -96,7 +96,13 @@ impl Late {
     }
 }
 
-impl From<Result<File, Answer>> for Late {
+impl From<Answer> for DeferredAnswer {
+    fn from(answer: Answer) -> Self {
+        Self::Answer(answer)
+    }
+}
+
+impl From<Result<File, Answer>> for DeferredAnswer {
     fn from(made: Result<File, Answer>) -> Self {
         made.map_or_else(Self::Answer, Self::File)
     }

@@ -1,4 +1,4 @@
-//! Where the connections of a server come from.
+//! Listening sockets of the HTTP server: TCP, and the control socket.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};

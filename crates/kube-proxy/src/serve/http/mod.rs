@@ -4,6 +4,7 @@
 //! one, a longest life, and time limits for each request.
 
 mod answer;
+mod blocking;
 mod connections;
 mod listener;
 mod received;
@@ -24,13 +25,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-pub use answer::{Answer, File, Late};
+pub use answer::{Answer, DeferredAnswer, File};
+pub use blocking::BlockingAnswers;
 use connections::{Activity, Connections};
 pub use listener::Listener;
 pub use received::Received;
 
-/// An answer that is being made. When the client goes away it is dropped.
-pub type Later = Pin<Box<dyn Future<Output = Late>>>;
+/// An answer that is being made. It is dropped when the connection closes.
+pub type Deferred = Pin<Box<dyn Future<Output = DeferredAnswer>>>;
 
 /// The routes of a server.
 pub trait Routes {
@@ -38,7 +40,7 @@ pub trait Routes {
     fn answer(&self, received: &Received) -> Answer;
 
     /// The response to a request that isn't answered at once; `None` for all others.
-    fn later(&self, _received: &Received) -> Option<Later> {
+    fn deferred(&self, _received: &Received) -> Option<Deferred> {
         None
     }
 
@@ -133,9 +135,9 @@ async fn connection(
         async move {
             let with_body = routes.reads_body(request.uri().path());
             let received = Received { client: Some(client), ..Received::of(request, with_body).await };
-            let response = match routes.later(&received) {
+            let response = match routes.deferred(&received) {
                 None => routes.answer(&received).into_response(),
-                Some(later) => later.await.into_response(),
+                Some(deferred) => deferred.await.into_response(),
             };
             Ok::<_, Infallible>(response)
         }

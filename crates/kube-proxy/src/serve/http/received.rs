@@ -10,6 +10,7 @@ use hyper::{HeaderMap, Method, Request};
 use tokio::time::timeout;
 
 use super::HEADER_TIMEOUT;
+use crate::query::decoded;
 
 /// A received request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,32 +86,6 @@ fn accepts_gzip(header: &str) -> bool {
         let weight = |part: &str| part.strip_prefix("q=").and_then(|weight| weight.trim().parse::<f32>().ok());
         parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip")) && parts.find_map(weight) != Some(0.0)
     })
-}
-
-/// A name or value of a query: a plus is a space, `%41` an A; what isn't valid stays as it is.
-fn decoded(text: &str) -> Cow<'_, str> {
-    if !text.contains(['+', '%']) {
-        return text.into();
-    }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [byte, tail @ ..] = rest {
-        rest = tail;
-        match (byte, tail) {
-            (b'%', [high, low, tail @ ..]) if let Some(coded) = hexadecimal(*high, *low) => {
-                bytes.push(coded);
-                rest = tail;
-            }
-            (b'+', _) => bytes.push(b' '),
-            _ => bytes.push(*byte),
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned().into()
-}
-
-fn hexadecimal(high: u8, low: u8) -> Option<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    u8::try_from(digit(high)? * 16 + digit(low)?).ok()
 }
 
 #[cfg(test)]

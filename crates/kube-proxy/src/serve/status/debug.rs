@@ -6,7 +6,7 @@ use ferry_client::kubeconfig::without_credentials;
 use hyper::{Method, StatusCode};
 
 use crate::logging;
-use crate::serve::http::{Answer, Later, Received};
+use crate::serve::http::{Answer, Deferred, Received};
 
 use super::profile;
 
@@ -19,7 +19,7 @@ const PROFILES: &str = "/debug/pprof";
 const MISSING: &[&str] = &["allocs", "block", "goroutine", "heap", "mutex", "symbol", "threadcreate", "trace"];
 
 /// The CPU profile that the request asks for, or `None`.
-pub(super) fn later(received: &Received) -> Option<Later> {
+pub(super) fn deferred(received: &Received) -> Option<Deferred> {
     let name = received.path.strip_prefix(PROFILES)?.strip_prefix('/')?;
     (name == "profile").then(|| profile::of_processor(received))
 }
@@ -178,7 +178,7 @@ mod tests {
         for (path, wanted) in
             [("/debug/pprof/profile", true), ("/debug/pprof/heap", false), ("/debug/flags/profile", false)]
         {
-            assert_eq!(later(&Received::get(path)).is_some(), wanted, "{path}");
+            assert_eq!(deferred(&Received::get(path)).is_some(), wanted, "{path}");
         }
         assert!(!ask("/debug/pprof/cmdline").body.is_empty());
     }

@@ -14,12 +14,15 @@ use std::time::{Instant, SystemTime};
 use ferry_api::config::{COMPONENT_FLAGZ, COMPONENT_STATUSZ, KubeProxyConfiguration};
 use hyper::Method;
 
-use super::http::{Answer, Later, Received, Routes};
+use super::http::{Answer, Deferred, Received, Routes};
 use crate::health::Freshness;
 use crate::metrics::{Metrics, process};
 use crate::report::SharedInbox;
 
 use ping::Ping;
+
+/// Answers requests for the status page; `None` for other paths.
+pub type Pages = Box<dyn Fn(&Received) -> Option<Deferred>>;
 
 /// State of the metrics server.
 pub struct Status {
@@ -34,7 +37,7 @@ pub struct Status {
     /// the health of this server
     pub ping: Ping,
     /// the status page
-    pub page: Box<dyn Routes>,
+    pub page: Pages,
 }
 
 /// Facts about the process that the pages show.
@@ -92,8 +95,8 @@ impl Routes for Status {
         }
     }
 
-    fn later(&self, received: &Received) -> Option<Later> {
-        self.page.later(received).or_else(|| if self.setup.profiling { debug::later(received) } else { None })
+    fn deferred(&self, received: &Received) -> Option<Deferred> {
+        (self.page)(received).or_else(|| if self.setup.profiling { debug::deferred(received) } else { None })
     }
 
     fn reads_body(&self, path: &str) -> bool {

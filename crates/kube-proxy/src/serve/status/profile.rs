@@ -8,7 +8,7 @@ use hyper::StatusCode;
 
 use super::pprof::{self, Taken};
 use crate::platform::Recording;
-use crate::serve::http::{Answer, File, LIFETIME, Late, Later, Received};
+use crate::serve::http::{Answer, Deferred, DeferredAnswer, File, LIFETIME, Received};
 
 /// Samples per second of processor time, as in Go.
 const FREQUENCY: NonZeroU32 = NonZeroU32::new(100).unwrap();
@@ -16,11 +16,11 @@ const FREQUENCY: NonZeroU32 = NonZeroU32::new(100).unwrap();
 const SECONDS: u64 = 30;
 
 /// Takes a profile for the number of seconds in the request. It ends early, unused, when the client goes away.
-pub(super) fn of_processor(received: &Received) -> Later {
+pub(super) fn of_processor(received: &Received) -> Deferred {
     let seconds =
         received.parameters("seconds").next().and_then(|text| text.parse().ok()).filter(|seconds| *seconds > 0);
     let length = Duration::from_secs(seconds.unwrap_or(SECONDS));
-    Box::pin(async move { Late::from(profile(length).await) })
+    Box::pin(async move { DeferredAnswer::from(profile(length).await) })
 }
 
 async fn profile(length: Duration) -> Result<File, Answer> {
@@ -62,8 +62,8 @@ mod tests {
     fn asked(uri: &str) -> Result<File, Answer> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         match runtime.block_on(of_processor(&Received::get(uri))) {
-            Late::File(file) => Ok(file),
-            Late::Answer(answer) => Err(answer),
+            DeferredAnswer::File(file) => Ok(file),
+            DeferredAnswer::Answer(answer) => Err(answer),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Paths and queries of the requests for each kind, as upstream's proxy sends them.
 
-use std::fmt::Write as _;
-
 use ferry_api::object::{Kind, ObjectName};
+
+use crate::query::encoded;
 
 /// One kind of objects as a resource of the API server.
 #[derive(Clone, Debug)]
@@ -131,19 +131,6 @@ impl Resource {
 
 fn not_older_than(version: &str) -> String {
     format!("resourceVersion={}&resourceVersionMatch=NotOlderThan", encoded(version))
-}
-
-/// Percent-encoded for a query: all but the unreserved characters of RFC 3986.
-fn encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
-            // Writing to a String cannot fail.
-            _ => drop(write!(out, "%{byte:02X}")),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

@@ -222,7 +222,7 @@ fn a_path_that_cannot_be_had_is_named_and_services_are_served() {
     let (machine, socket) = machine();
     let file = machine.write("precious", "text");
     let mut running = start(&machine, &file);
-    assert!(running.log().contains("\"No control socket"), "{}", running.log());
+    assert!(running.log().contains("\"Creating the control socket failed"), "{}", running.log());
     assert!(running.log().contains("it is not a socket: remove it, or name another path"), "{}", running.log());
     assert_eq!(fs::read_to_string(&file).expect("the file"), "text");
     assert!(machine.serves("ip", "10.96.0.1"));

@@ -48,7 +48,9 @@ fn asked_as(machine: &Machine, host: &str) -> String {
 #[test]
 fn pages_show_services_and_answer_questions() {
     let machine = machine();
-    let running = start(&machine, "");
+    let mut running = start(&machine, "");
+    // Either family may be in force first.
+    running.until("the change of the Service", |running| running.get(METRICS, "/ui").body.contains("svc%20shop%2Fweb"));
     let page = |path: &str| {
         let page = running.get(METRICS, path);
         assert_eq!(page.status(), "200", "{path}: {}", page.head);
