@@ -103,10 +103,15 @@ fn step<M: Mode>(engine: &mut MemoryEngine<M>, world: &mut World, step: &Step, n
 }
 
 fn lose<M: Mode>(engine: &mut MemoryEngine<M>, index: usize) {
-    let leaves: Vec<KeyOf<M>> = engine.kernel().objects.keys().filter(|key| M::is_leaf(key)).cloned().collect();
+    let leaves = leaves::<M>(engine);
     if let Some(key) = leaves.get(index % leaves.len().max(1)) {
         engine.kernel_mut().lose(key);
     }
+}
+
+/// The keys in the kernel that other programs delete in these tests.
+fn leaves<M: Mode>(engine: &MemoryEngine<M>) -> Vec<KeyOf<M>> {
+    engine.kernel().objects.keys().filter(|key| M::is_leaf(key)).cloned().collect()
 }
 
 /// With 100 histories.
@@ -138,4 +143,32 @@ pub fn replace_one_endpoint<M: Mode>() -> (MemoryEngine<M>, Outcome) {
     engine.offer(world.delta());
     let outcome = engine.sync(now);
     (engine, outcome)
+}
+
+/// Another program deletes an object of a service, and a commit that deletes the service fails half-way, as the repair does: no
+/// step refers to a missing object, and nothing is left of the service.
+pub fn a_loss_beside_a_deletion_that_fails_half_way<M: Mode>() {
+    let world = World::new(Family::V4, <M::Compiler as Compile>::PROFILE);
+    let all = leaves::<M>(&fresh::<M>(&world, Instant::now()));
+    for service in 0..world.services.len() {
+        let mut without = world.clone();
+        Step::Gone(service).apply(&mut without);
+        let others = leaves::<M>(&fresh::<M>(&without, Instant::now()));
+        for lost in (0..all.len()).filter(|index| !others.contains(&all[*index])) {
+            lose_one_and_delete::<M>(world.clone(), service, lost);
+        }
+    }
+}
+
+fn lose_one_and_delete<M: Mode>(mut world: World, service: usize, lost: usize) {
+    let mut now = Instant::now();
+    let mut engine = fresh::<M>(&world, now);
+    let faults = [Step::HalfWay(1 + lost % 4, Failing::Resources), Step::HalfWay(1, Failing::Refused)];
+    for one in faults.iter().chain(&[Step::Lose(lost), Step::Tend, Step::Gone(service), Step::Tend]) {
+        now += Duration::from_millis(300);
+        step::<M>(&mut engine, &mut world, one, now);
+        assert_eq!(engine.kernel().violations, Vec::<String>::new(), "service {service}, object {lost}");
+    }
+    settle(&mut engine, now);
+    assert_eq!(settled::<M>(&engine), settled::<M>(&fresh::<M>(&world, now)), "service {service}, object {lost}");
 }

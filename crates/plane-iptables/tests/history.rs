@@ -11,6 +11,11 @@ fn any_history_ends_in_the_objects_of_one_full_build() {
 }
 
 #[test]
+fn a_loss_beside_a_deletion_that_fails_half_way() {
+    history::a_loss_beside_a_deletion_that_fails_half_way::<ThisMode>();
+}
+
+#[test]
 fn an_endpoint_replaced_is_one_chain_that_comes_one_that_goes_and_those_that_lead_there() {
     let (engine, outcome) = history::replace_one_endpoint::<ThisMode>();
     assert_eq!(outcome.ops, 3, "{outcome:?}");

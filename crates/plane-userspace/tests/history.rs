@@ -10,6 +10,11 @@ fn any_history_ends_in_the_objects_of_one_full_build() {
 }
 
 #[test]
+fn a_loss_beside_a_deletion_that_fails_half_way() {
+    history::a_loss_beside_a_deletion_that_fails_half_way::<ThisMode>();
+}
+
+#[test]
 fn a_replaced_endpoint_is_one_change_of_the_relay() {
     let (_, outcome) = history::replace_one_endpoint::<ThisMode>();
     assert_eq!(outcome.ops, 1);

@@ -50,13 +50,32 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         match drift {
             Extent::All => self.sync_all(context, now, purpose, outcome),
             Extent::Keys(keys) => {
-                let keys: HashSet<KeyOf<C>> = keys
+                let mut keys: HashSet<KeyOf<C>> = keys
                     .into_iter()
                     .filter(|key| !self.contested_keys.holds(&Some(key.clone()), now) && !self.unverified.contains(key))
                     .collect();
-                self.mend_keys(context, keys, now, purpose, outcome)
+                let half_made = self.half_made(context, &keys);
+                keys.retain(|key| !half_made.contains(key));
+                self.mend_keys(context, keys, now, purpose, outcome)?;
+                self.candidates.check(Extent::Keys(half_made.into_iter().collect()), now);
+                Ok(())
             }
         }
+    }
+
+    /// Of these keys, those of units with a change that a commit may have made in part: their objects refer to others whose state
+    /// is unknown, and are compared together with them.
+    fn half_made(&self, context: &Arc<Context>, keys: &HashSet<KeyOf<C>>) -> HashSet<KeyOf<C>> {
+        if self.unverified.is_empty() {
+            return HashSet::new();
+        }
+        let changing: BTreeSet<UnitId> = self.all_changes(context).into_iter().map(|change| change.id).collect();
+        let mut search = Search::new(&self.compile, keys.clone());
+        let mut half_made = HashSet::new();
+        for (_, context, unit) in self.accepted(context, &BTreeSet::new()).filter(|(id, ..)| changing.contains(id)) {
+            half_made.extend(search.look(context, unit, |_| {}));
+        }
+        half_made
     }
 
     /// While everything counts as contested: objects that not even clean-up removes are repaired all the same. The rest is
