@@ -8,6 +8,7 @@ mod files;
 mod flow;
 mod folders;
 mod program;
+mod tracked;
 
 use std::ffi::OsString;
 use std::io;
@@ -35,6 +36,7 @@ pub use program::{
     HandedOver, IS_REPLACEABLE, OpenSocket, Recording, Samples, hand_over_memory, handed_over, lacks_subsystem,
     memory_maps, replace_program, share_one_arena, supports, trim_memory,
 };
+pub use tracked::tracked_flows;
 
 use crate::input::Input;
 

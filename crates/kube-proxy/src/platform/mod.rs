@@ -19,7 +19,7 @@ mod windows;
 
 pub use figures::ProcessFigures;
 pub use notice::Notice;
-pub use watched::{PacketEnd, WatchLimits, WatchedFlow, WatchedPacket};
+pub use watched::{PacketEnd, TrackedFlow, WatchLimits, WatchedFlow, WatchedPacket};
 
 #[cfg(target_os = "linux")]
 pub use linux::{
@@ -27,7 +27,7 @@ pub use linux::{
     Recording, Samples, addresses, change_times, connect_control, follow_addresses, hand_over_memory, handed_over,
     host_name, identity, is_at, lacks_subsystem, machine_name, make_private, memory_maps, mode_of_system,
     process_figures, raise_open_files, replace_program, require_net_admin, run_program, set_oom_score, share_one_arena,
-    spare_files, supports, sync_folder, trim_memory, watch_flow, why_missing,
+    spare_files, supports, sync_folder, tracked_flows, trim_memory, watch_flow, why_missing,
 };
 #[cfg(windows)]
 pub use polling::DirectoryWatch;
@@ -43,5 +43,5 @@ pub use windows::{
     interface_of_services, is_asked_to_end, is_at, lacks_subsystem, machine_name, make_private, memory_maps,
     mode_of_system, process_figures, raise_open_files, replace_program, require_net_admin, run_program,
     service_addresses, set_connection_tracking, set_oom_score, share_one_arena, spare_files, supervisor, supports,
-    sync_folder, trim_memory, watch_flow, why_missing,
+    sync_folder, tracked_flows, trim_memory, watch_flow, why_missing,
 };

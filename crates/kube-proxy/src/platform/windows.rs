@@ -37,7 +37,7 @@ pub use program::{
 pub use service::{EndingSignal, asked_to_end, run_program};
 
 use crate::input::Input;
-use crate::platform::watched::{WatchLimits, WatchedFlow};
+use crate::platform::watched::{TrackedFlow, WatchLimits, WatchedFlow};
 
 /// Interval of looks at the addresses. The system's notifications call a function on a thread of its own, which has no safe
 /// interface; the table is small.
@@ -169,6 +169,11 @@ pub fn spare_files<F>(_file: &F, _reserves: u64) -> io::Result<()> {
 /// Windows reports nothing about packets.
 pub fn watch_flow(_packet: &Packet, _limits: WatchLimits, _words: &RuleTexts) -> io::Result<WatchedFlow> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "needs nf_tables: see explain"))
+}
+
+/// Windows translates no connection of a Service: there is no table of them.
+pub fn tracked_flows(_packet: &Packet) -> io::Result<Vec<TrackedFlow>> {
+    Ok(Vec::new())
 }
 
 /// Windows tracks no connections for the proxy: their parameters are Linux's.

@@ -1,9 +1,10 @@
 //! Traces a packet through the objects that are in this machine's kernel, one by one, and compares the verdict with the model's; with
 //! `--live` also with the kernel's trace of real packets.
 //!
-//! `report` prints.
+//! `tracked` compares the flows in the connection table; `report` prints.
 
 mod report;
+mod tracked;
 
 use std::io::{self, Write as _};
 
@@ -12,6 +13,7 @@ use ferry_api::object::Family;
 use ferry_model::{FrontendAddr, Packet, ServiceState, Verdict, decide};
 use ferry_plane::{Batch, CommitError, Delta, Inspector, PacketPath, Plan, RuleTexts, Traced, UnitId};
 
+use self::tracked::TrackedFlows;
 use super::comparison::{self, Comparison};
 use super::connection::Connection;
 use super::desired::{InspectedNode, desired};
@@ -42,8 +44,16 @@ struct Answers {
     repair: Option<Repair>,
     /// the texts of the rules of a run
     texts: RuleTexts,
+    /// what the client's flows in the connection table lead to, or why they aren't known
+    tracked: Result<TrackedFlows, String>,
     /// what real packets met
     live: Option<WatchedFlow>,
+}
+
+/// What the objects in the kernel do with the packet.
+struct Verdicts {
+    traced: Traced,
+    repair: Option<Repair>,
 }
 
 /// The operations of a run that would make the kernel's objects those of the model.
@@ -75,9 +85,10 @@ pub fn trace(objects: Objects, request: &TraceRequest<'_>) -> anyhow::Result<Com
         let in_family = desired.in_family(family)?;
         let services = view.concerned(&packet, &in_family);
         let expected = decide(&services, in_family.base, &packet, in_family.context, &profile);
-        let answers = answers(engine, delta, (&packet, expected), &services)?;
+        let Verdicts { traced, repair } = verdicts(engine, delta, (&packet, &expected), &services)?;
         let texts = if live.is_some() { engine.texts() } else { RuleTexts::new() };
-        Ok(Answers { texts, ..answers })
+        let tracked = TrackedFlows::read(&packet, &services);
+        Ok(Answers { traced, expected, repair, texts, tracked, live: None })
     })?;
     for one in shown.iter_mut().filter_map(|(_, one)| one.as_mut().ok()) {
         let watch = |limits: &WatchLimits| {
@@ -107,18 +118,18 @@ fn announce(connection: &Connection, limits: WatchLimits) {
     );
 }
 
-fn answers(
+fn verdicts(
     engine: &mut dyn Inspector,
     delta: Delta,
-    (packet, expected): (&Packet, Verdict),
+    (packet, expected): (&Packet, &Verdict),
     services: &[ServiceState],
-) -> Result<Answers, CommitError> {
+) -> Result<Verdicts, CommitError> {
     engine.offer(delta);
     let mut traced = None;
     engine.trace(&mut |tracer| traced = Some(tracer.trace(packet, &PacketPath::recorded())))?;
     let traced = traced.ok_or_else(|| CommitError::Unusable(io::Error::other("the engine has traced nothing")))?;
-    let repair = if traced.verdict == expected { None } else { Some(Repair::of(engine.plan()?, packet, services)) };
-    Ok(Answers { traced, expected, repair, texts: RuleTexts::new(), live: None })
+    let repair = if traced.verdict == *expected { None } else { Some(Repair::of(engine.plan()?, packet, services)) };
+    Ok(Verdicts { traced, repair })
 }
 
 // === impl Repair ===
@@ -150,7 +161,8 @@ impl Repair {
 
 impl Answers {
     fn differs(&self) -> bool {
-        self.repair.is_some() || self.live.as_ref().is_some_and(|live| !self.is_met(live))
+        let is_stale = self.tracked.as_ref().is_ok_and(|tracked| !tracked.stale.is_empty());
+        self.repair.is_some() || is_stale || self.live.as_ref().is_some_and(|live| !self.is_met(live))
     }
 
     /// True if packets came, and none was dropped that should go on. Who refuses a packet may not be nf_tables.

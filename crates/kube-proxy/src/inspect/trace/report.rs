@@ -5,13 +5,16 @@ use ferry_model::Verdict;
 use ferry_plane::{Batch, PathStep};
 use serde_json::{Value, json};
 
+use super::tracked::TrackedFlows;
 use super::{Answers, Repair};
 use crate::inspect::comparison;
 use crate::inspect::connection::Connection;
-use crate::platform::{PacketEnd, WatchedFlow, WatchedPacket};
+use crate::platform::{PacketEnd, TrackedFlow, WatchedFlow, WatchedPacket};
 
 /// Operations of a repair that are printed for people.
 const OPERATIONS: usize = 5;
+/// Stale flows that are printed for people.
+const STALE: usize = 3;
 /// Ways that are printed for people.
 const WAYS: usize = 8;
 /// Indentation of each level.
@@ -19,12 +22,13 @@ const INDENT: &str = "  ";
 
 /// For people: both verdicts, what real packets met, the repair, and the way.
 pub(super) fn text(connection: &Connection, answers: &Answers) -> String {
-    let Answers { traced, expected, repair, live, .. } = answers;
+    let Answers { traced, expected, repair, tracked, live, .. } = answers;
     let mut text = format!("{connection}: {}\n", traced.verdict);
     match repair {
         None => text += "the model decides the same\n",
         Some(repair) => text += &format!("the model decides otherwise: {expected}\n{}", repairs(repair)),
     }
+    text += &flows(connection, tracked);
     text += &live.as_ref().map_or_else(String::new, fates);
     let mut before: &[PathStep] = &[];
     for (index, (path, end)) in traced.paths.iter().take(WAYS).enumerate() {
@@ -59,6 +63,40 @@ fn repairs(Repair { here, elsewhere }: &Repair) -> String {
         text += &format!("a run would change {elsewhere} other objects: see kube-proxy plan\n");
     }
     text
+}
+
+/// The flows in the connection table, the stale ones first.
+fn flows(connection: &Connection, tracked: &Result<TrackedFlows, String>) -> String {
+    let TrackedFlows { stale, right } = match tracked {
+        Ok(tracked) => tracked,
+        Err(error) => return format!("the connection table can't be read: {error}\n"),
+    };
+    let mut text: String = stale.iter().take(STALE).map(|tracked| stale_text(connection, tracked)).collect();
+    if stale.len() > STALE {
+        text += &format!("and {} more stale flows of this client\n", stale.len() - STALE);
+    }
+    if !right.is_empty() {
+        text += &format!("flows of this client that lead where they should: {}\n", right.len());
+    }
+    text
+}
+
+fn stale_text(connection: &Connection, TrackedFlow { client_port, flow }: &TrackedFlow) -> String {
+    let leads_to = if flow.is_translated() {
+        format!("{}, to which the Service doesn't lead", flow.answers_from)
+    } else {
+        "no endpoint: it is older than the rules".to_owned()
+    };
+    let (client, to) = (connection.client, connection.to);
+    let deletion = format!(
+        "conntrack -D -p {} -s {client} -d {} --sport {client_port} --dport {}",
+        to.protocol.to_string().to_lowercase(),
+        to.at.ip(),
+        to.at.port()
+    );
+    format!(
+        "stale flow from port {client_port} to {leads_to}; its packets meet no rule until it is deleted: {deletion}\n"
+    )
 }
 
 /// Where real packets ended, one line for each place.
@@ -97,7 +135,7 @@ fn packets(live: &WatchedFlow) -> String {
 
 /// For programs.
 pub(super) fn json(family: &str, connection: &Connection, answers: &Answers) -> Value {
-    let Answers { traced, expected, repair, live, .. } = answers;
+    let Answers { traced, expected, repair, tracked, live, .. } = answers;
     let repair = repair.as_ref().map(|Repair { here: Batch { create, replace, delete }, elsewhere }| {
         json!({"create": create, "replace": replace, "delete": delete, "elsewhere": elsewhere})
     });
@@ -109,8 +147,20 @@ pub(super) fn json(family: &str, connection: &Connection, answers: &Answers) -> 
         "expected": expected.to_string(),
         "repair": repair,
         "ways": traced.paths.iter().map(path).collect::<Vec<_>>(),
+        "flows": flows_json(tracked),
         "live": live.as_ref().map(live_json),
     })
+}
+
+fn flows_json(tracked: &Result<TrackedFlows, String>) -> Value {
+    let all = |flows: &[TrackedFlow]| -> Vec<Value> {
+        let one = |TrackedFlow { client_port, flow }: &TrackedFlow| json!({"clientPort": client_port, "leadsTo": flow.answers_from.to_string(), "answered": flow.answered});
+        flows.iter().map(one).collect()
+    };
+    match tracked {
+        Ok(TrackedFlows { stale, right }) => json!({"stale": all(stale), "right": all(right)}),
+        Err(error) => json!({"error": error}),
+    }
 }
 
 fn steps(steps: &[PathStep]) -> Vec<Value> {

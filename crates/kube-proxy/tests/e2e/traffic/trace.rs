@@ -1,5 +1,6 @@
 //! `kube-proxy trace`: a packet's way through what is in the kernel, where it leaves the model's, and what real packets meet.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ferry_lab::iptables::{self, Backend};
@@ -152,6 +153,42 @@ fn real_packets_of_each_kind_are_followed() {
                 assert!(text.contains(" vmap @service-ips => goto "), "{connection}: {text}");
             }
         }
+    }
+}
+
+#[test]
+fn a_stale_flow_is_named_with_the_command_that_deletes_it() {
+    let _turn = alone();
+    let lab = Lab::new();
+    let manifests = Manifests::new().with(Service::new("dns", 77).protocols(&[Protocol::Udp]), &[Place::PodB]);
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-stale"), Config::default(), &manifests);
+    stage.kill();
+    for (family, gone) in [(Family::V4, "10.244.0.99"), (Family::V6, "fd00:244::99")] {
+        let (client, vip) = (Place::PodA.address(family), at_cluster_ip(family, 77));
+        let (source, connection) = (client.to_string(), format!("{client} -> {vip}/UDP"));
+        let (code, text) = inspect(&stage, "trace", &[&connection]);
+        assert!(code == Some(0) && !text.contains("flow"), "{text}");
+
+        let traffic = lab.from(Place::PodA).pause(Duration::from_millis(20)).hammer(Protocol::Udp, vip);
+        let (code, text) = inspect(&stage, "trace", &[&connection, "--live", "--seconds", "20"]);
+        traffic.stop();
+        assert!(code == Some(0) && text.contains("\nflows of this client that lead where they should: "), "{text}");
+
+        let (address, port) = (vip.ip().to_string(), vip.port().to_string());
+        let original = ["-I", "-p", "udp", "-s", &source, "-d", &address, "--sport", "40000", "--dport", &port];
+        let reply = ["-r", gone, "-q", &source, "--reply-port-src", "8080", "--reply-port-dst", "40000"];
+        stage.node().sh("conntrack", &[&original[..], &reply, &["-t", "300", "-u", "SEEN_REPLY"]].concat());
+        let (code, text) = inspect(&stage, "trace", &[&connection]);
+        assert_eq!(code, Some(2), "{text}");
+        let lines: Vec<&str> = text.lines().skip_while(|line| line.starts_with('E')).take(3).collect();
+        let command = lines[2].rsplit_once(": conntrack ").map(|(_, arguments)| arguments).unwrap_or_default();
+        assert_eq!(lines[1], "the model decides the same", "{text}");
+        let leads_to = SocketAddr::new(gone.parse().unwrap(), 8080);
+        assert!(lines[2].starts_with(&format!("stale flow from port 40000 to {leads_to}, ")), "{text}");
+
+        stage.node().sh("conntrack", &command.split(' ').collect::<Vec<_>>());
+        let (code, text) = inspect(&stage, "trace", &[&connection, "--json"]);
+        assert!(code == Some(0) && text.contains(r#""stale": []"#), "{text}");
     }
 }
 
