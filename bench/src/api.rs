@@ -4,6 +4,7 @@
 
 pub(crate) mod churn;
 pub(crate) mod events;
+pub(crate) mod insight;
 mod latency;
 mod messages;
 mod proxy;
@@ -13,14 +14,18 @@ mod site;
 mod tools;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use ferry_kernel::iptables::Backend;
 use ferry_lab::Mode;
+use rustix::system::uname;
 
 use self::proxy::{PATIENCE, Program, Proxy, Start};
 use self::site::{Site, Workload, at};
+use crate::figures::{Figures, ProxyFigures};
 use crate::pipeline::Empty;
 use crate::process::megabytes;
 use crate::stats;
@@ -34,7 +39,11 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Number of changes, and the time that they are spread over.
 const SPREAD: (u32, Duration) = (1000, Duration::from_mins(1));
 /// Changes whose bytes are counted.
-const COUNTED: Series = Series { count: 10, pause: Duration::from_millis(1500) };
+const COUNTED: Series = Series { count: 10, ..RESTED };
+/// Changes one at a time. Upstream syncs at most once a second, and both pause between two runs of the tool.
+const RESTED: Series = Series { count: 40, pause: Duration::from_millis(1500) };
+/// The same for a proxy that needs no pause.
+const DENSE: Series = Series { count: 1000, pause: Duration::from_millis(2) };
 
 /// Number of changes that are measured one at a time, and the pause after each.
 #[derive(Clone, Copy)]
@@ -57,6 +66,33 @@ struct Memory {
     peak: f64,
 }
 
+/// Measures ours and upstream's, and returns what both have in common.
+///
+/// # Errors
+/// If a proxy doesn't start in time, or a measurement fails.
+pub(crate) fn compare(mode: Mode, services: usize, upstream: &Path) -> anyhow::Result<Figures> {
+    anyhow::ensure!(mode == Mode::NFTABLES, "the figures of a chart are measured in mode nftables");
+    let upstream = Program { name: "upstream's", path: upstream.to_owned() };
+    let workload = Workload::of(mode, services)?;
+    let measured = |program: &Program, series| {
+        whole(program, workload, series)?.with_context(|| format!("{} did not start in time", program.path.display()))
+    };
+    Ok(Figures {
+        mode: mode.to_string(),
+        services,
+        endpoints: workload.endpoints,
+        kernel: kernel_series(&uname().release().to_string_lossy()),
+        cores: std::thread::available_parallelism()?.get(),
+        ours: measured(&Program::ours()?, DENSE)?,
+        upstream: measured(&upstream, Series { count: 20, ..RESTED })?,
+    })
+}
+
+/// The kernel's series, such as 6.18: what follows in a release is the machine's.
+fn kernel_series(release: &str) -> String {
+    release.split('.').take(2).collect::<Vec<_>>().join(".")
+}
+
 /// Measures ours, and upstream's if given.
 pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyhow::Result<()> {
     let (ours, few) = (Program::ours()?, Workload::of(mode, services)?);
@@ -64,10 +100,8 @@ pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyho
     if mode == Mode::IPVS {
         return servers::run(&ours, few, upstream.as_ref());
     }
-    // Upstream syncs at most once a second, and both pause between two runs of the tool.
-    let rested = Series { count: if mode.backend.is_none() { 20 } else { 40 }, pause: Duration::from_millis(1500) };
-    let dense = Series { count: 1000, pause: Duration::from_millis(2) };
-    whole(&ours, few, if mode.backend.is_none() { dense } else { rested })?;
+    let rested = Series { count: if mode.backend.is_none() { 20 } else { 40 }, ..RESTED };
+    whole(&ours, few, if mode.backend.is_none() { DENSE } else { rested })?;
     if mode.backend.is_none() {
         forms(&ours, few)?;
     }
@@ -115,23 +149,35 @@ fn forms(ours: &Program, few: Workload) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs all measurements of a proxy.
-fn whole(program: &Program, workload: Workload, series: Series) -> anyhow::Result<()> {
+/// Runs all measurements of a proxy; `None` if its start didn't complete in time.
+fn whole(program: &Program, workload: Workload, series: Series) -> anyhow::Result<Option<ProxyFigures>> {
     headline(program, workload);
     println!("executable                                   {:8.2} MB", megabytes(&program.path)?);
+    let version = program.version()?;
+    let mut figures = None;
     at(workload, |site| {
         let mut proxy = program.start(site)?;
-        if first_start(&mut proxy, site)?.is_none() {
-            return Ok(());
-        }
-        one_by_one(&proxy, site, series)?;
-        spread_out(&proxy, site)?;
+        let Some((start, memory)) = first_start(&mut proxy, site)? else { return Ok(()) };
+        let latencies = one_by_one(&proxy, site, series)?;
+        let spread = spread_out(&proxy, site)?;
         idle(&proxy)?;
         print_memory("memory after the changes", &proxy, 0.0)?;
         bytes(site)?;
         drop(proxy);
+        figures = Some(ProxyFigures {
+            version,
+            start_seconds: start.wall.as_secs_f64(),
+            start_cpu_seconds: start.cpu.as_secs_f64(),
+            resident_mib: memory.steady,
+            tool_peak_mib: start.child_mib,
+            changes: latencies.len(),
+            change_p50_seconds: stats::percentile(&latencies, 0.5).as_secs_f64(),
+            change_p99_seconds: stats::percentile(&latencies, 0.99).as_secs_f64(),
+            spread_cpu_seconds: spread.as_secs_f64(),
+        });
         restart(program, site)
-    })
+    })?;
+    Ok(figures)
 }
 
 /// Measures a start only.
@@ -139,7 +185,7 @@ fn started(program: &Program, workload: Workload) -> anyhow::Result<Memory> {
     headline(program, workload);
     let mut memory = Memory { steady: 0.0, peak: 0.0 };
     at(workload, |site| {
-        memory = first_start(&mut program.start(site)?, site)?.unwrap_or(memory);
+        memory = first_start(&mut program.start(site)?, site)?.map_or(memory, |(_, memory)| memory);
         Ok(())
     })?;
     Ok(memory)
@@ -153,14 +199,15 @@ fn headline(program: &Program, workload: Workload) {
 }
 
 /// Measures the first start; `None` if it didn't complete in time.
-fn first_start(proxy: &mut Proxy, site: &Site) -> anyhow::Result<Option<Memory>> {
+fn first_start(proxy: &mut Proxy, site: &Site) -> anyhow::Result<Option<(Start, Memory)>> {
     let Some(start) = proxy.wait_for_rules(site)? else {
         give_up("start", proxy)?;
         return Ok(None);
     };
     print_start("start to the last rule effective", &start, site);
     std::thread::sleep(STEADY);
-    print_memory("memory", proxy, start.child_mib).map(Some)
+    let memory = print_memory("memory", proxy, start.child_mib)?;
+    Ok(Some((start, memory)))
 }
 
 fn restart(program: &Program, site: &Site) -> anyhow::Result<()> {
@@ -206,7 +253,8 @@ fn print_memory(what: &str, proxy: &Proxy, child_mib: f64) -> anyhow::Result<Mem
     Ok(memory)
 }
 
-fn one_by_one(proxy: &Proxy, site: &Site, series: Series) -> anyhow::Result<()> {
+/// Measures changes one at a time; returns their latencies from before the event was written, sorted.
+fn one_by_one(proxy: &Proxy, site: &Site, series: Series) -> anyhow::Result<Vec<Duration>> {
     let (what, nothing) = match &site.tools {
         None => ("empty netlink commit", empty_commits(series.count)?),
         Some(tools) => {
@@ -218,11 +266,12 @@ fn one_by_one(proxy: &Proxy, site: &Site, series: Series) -> anyhow::Result<()> 
     std::thread::sleep(STEADY);
     let used = Used::new(proxy)?;
     let measure = if site.workload.mode == Mode::USERSPACE { relayed::measure } else { latency::measure };
-    let latencies = measure(site, series.count, series.pause)?;
+    let mut latencies = measure(site, series.count, series.pause)?;
     let used = used.since(proxy)?;
-    stats::print("endpoint replaced: write started -> in force", latencies.from_begin, "");
-    stats::print("endpoint replaced: write completed -> in force", latencies.from_end, &used);
-    Ok(())
+    stats::print("endpoint replaced: write started -> in force", latencies.from_begin.clone(), "");
+    stats::print("endpoint replaced: write completed -> in force", latencies.from_end, &used.to_string());
+    latencies.from_begin.sort_unstable();
+    Ok(latencies.from_begin)
 }
 
 fn empty_commits(count: usize) -> anyhow::Result<Vec<Duration>> {
@@ -243,7 +292,8 @@ fn bytes_written(site: &Site) -> anyhow::Result<u64> {
     site.tools.as_ref().map_or(Ok(0), |tools| tools.bytes())
 }
 
-fn spread_out(proxy: &Proxy, site: &Site) -> anyhow::Result<()> {
+/// Measures changes spread over a minute; returns the CPU time of all.
+fn spread_out(proxy: &Proxy, site: &Site) -> anyhow::Result<Duration> {
     let (count, time) = SPREAD;
     let (started, used, threads) = (Instant::now(), Used::new(proxy)?, proxy.threads_cpu()?);
     for number in 1..=count {
@@ -251,7 +301,8 @@ fn spread_out(proxy: &Proxy, site: &Site) -> anyhow::Result<()> {
         let next = started + time / count * number;
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
-    println!("{count} changes in {:3} s                         {}", time.as_secs(), used.since(proxy)?);
+    let used = used.since(proxy)?;
+    println!("{count} changes in {:3} s                         {used}", time.as_secs());
     let before: HashMap<&str, Duration> = threads.iter().map(|(name, cpu)| (name.as_str(), *cpu)).collect();
     let since = |(name, cpu): &(String, Duration)| {
         let cpu = cpu.saturating_sub(before.get(name.as_str()).copied().unwrap_or_default());
@@ -259,7 +310,7 @@ fn spread_out(proxy: &Proxy, site: &Site) -> anyhow::Result<()> {
     };
     let threads: Vec<String> = proxy.threads_cpu()?.iter().map(since).collect();
     println!("CPU time by thread, ms                       {}", threads.join(", "));
-    Ok(())
+    Ok(used.all)
 }
 
 fn idle(proxy: &Proxy) -> anyhow::Result<()> {
@@ -283,10 +334,16 @@ impl Used {
         Ok(Self { all: proxy.cpu()?, children: proxy.children_cpu()? })
     }
 
-    /// The CPU time used since, as text.
-    fn since(&self, proxy: &Proxy) -> anyhow::Result<String> {
+    /// The CPU time used since.
+    fn since(&self, proxy: &Proxy) -> anyhow::Result<Self> {
         let now = Self::new(proxy)?;
-        let (all, children) = (now.all - self.all, now.children - self.children);
-        Ok(format!("{:8.1} ms cpu ({:.1} of the proxy itself)", ms(all), ms(all.saturating_sub(children))))
+        Ok(Self { all: now.all - self.all, children: now.children - self.children })
+    }
+}
+
+impl fmt::Display for Used {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let own = self.all.saturating_sub(self.children);
+        write!(formatter, "{:8.1} ms cpu ({:.1} of the proxy itself)", ms(self.all), ms(own))
     }
 }

@@ -2,9 +2,12 @@
 //! kernel. MODE is `nftables`, `iptables` (over nf_tables), `iptables-legacy` or `ipvs`. Needs root; creates its own network
 //! namespaces. Prints figures without judging them: quote ratios and CPU time, machines are noisy.
 //!
-//! `ferry-bench [--mode MODE] --start|--spread|--events|--wide|--ranges SERVICES` runs one measurement alone, to be repeated
+//! `ferry-bench [--mode MODE] --start|--spread|--events|--insight|--wide|--ranges SERVICES` runs one measurement alone, to be repeated
 //! side by side with another build. `--mode MODE --churn SERVICES [KUBE-PROXY]` measures only the staleness of rules under
 //! endless changes.
+//!
+//! `ferry-bench --figures FILE --upstream KUBE-PROXY SERVICES` measures only what both proxies have in common, and writes it to a
+//! file; `ferry-bench --chart FILE` draws that as an SVG beside it, see [`chart`].
 //!
 //! `ferry-bench --relay [WAY …]` compares the relay of mode userspace with a direct connection and with HAProxy, see [`relay`].
 //!
@@ -17,6 +20,8 @@
 #![expect(clippy::print_stdout, reason = "printing is what it is for")]
 
 mod api;
+mod chart;
+mod figures;
 mod fleet;
 mod flows;
 mod neighbour;
@@ -65,8 +70,13 @@ fn main() -> anyhow::Result<()> {
         ["--start", services] => api::start(mode, size(services)?),
         ["--spread", services] => api::spread(mode, size(services)?),
         ["--events", services] => api::events::run(mode, size(services)?),
+        ["--insight", services] => api::insight::run(mode, size(services)?),
         ["--api", services] => api::run(mode, size(services)?, None),
         ["--api", services, upstream] => api::run(mode, size(services)?, Some(Path::new(upstream))),
+        ["--figures", file, "--upstream", upstream, services] => {
+            api::compare(mode, size(services)?, Path::new(upstream))?.write(Path::new(file))
+        }
+        ["--chart", file] => chart::run(Path::new(file)),
         ["--churn", services] => churn(mode, services, None),
         ["--churn", services, upstream] => churn(mode, services, Some(Path::new(upstream))),
         ["--relay", names @ ..] => relay::run(names),

@@ -154,9 +154,14 @@ impl Drop for Proxy {
 }
 
 pub(crate) fn metrics() -> anyhow::Result<String> {
+    get("/metrics")
+}
+
+/// The answer, with its head, to a request for this path of the metrics address.
+pub(crate) fn get(path: &str) -> anyhow::Result<String> {
     let address = SocketAddr::from(([127, 0, 0, 1], 10249));
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     Ok(text)

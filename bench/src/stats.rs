@@ -8,16 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// Prints the percentiles of latencies.
 pub(crate) fn print(what: &str, mut rounds: Vec<Duration>, more: &str) {
     rounds.sort_unstable();
-    let at = |share: f64| {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            clippy::cast_precision_loss,
-            reason = "an index"
-        )]
-        let index = (rounds.len().saturating_sub(1) as f64 * share) as usize;
-        rounds.get(index).copied().unwrap_or_default().as_secs_f64() * 1e6
-    };
+    let at = |share| percentile(&rounds, share).as_secs_f64() * 1e6;
     println!(
         "{what:44} p50 {:8.1} us  p90 {:8.1}  p99 {:8.1}  max {:8.1}  n={} {more}",
         at(0.5),
@@ -26,6 +17,18 @@ pub(crate) fn print(what: &str, mut rounds: Vec<Duration>, more: &str) {
         at(1.0),
         rounds.len()
     );
+}
+
+/// The value below which this share of sorted rounds lies.
+pub(crate) fn percentile(sorted: &[Duration], share: f64) -> Duration {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "an index"
+    )]
+    let index = (sorted.len().saturating_sub(1) as f64 * share) as usize;
+    sorted.get(index).copied().unwrap_or_default()
 }
 
 /// The median.

@@ -40,6 +40,10 @@ const USAGE: &str = "cargo xt COMMAND
   windows [--setup]      builds for Windows, and runs its tests under Wine
   bench [--mode MODE] [--upstream KUBE-PROXY] [SERVICES ...]
                          builds the shipped profile and prints measurements
+  bench --figures FILE --upstream KUBE-PROXY SERVICES
+                         measures what both proxies have in common, and writes it to a file
+  bench --chart [docs/measured.json]
+                         draws the figures of such a file as an SVG beside it
   bench fleet [--nodes 50] [--services 200] [--endpoints 10] [--changes 1000] [--phases start,churn,unavailable,certificates,restart]
         [--sides alone,ours,upstream] [--upstream KUBE-PROXY] [--cluster 5000] [--keep]
                          the load on one API server of that many proxies, ours and upstream's (root)

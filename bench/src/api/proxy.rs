@@ -81,6 +81,13 @@ impl Program {
         Ok(Self { name: "ours", path })
     }
 
+    /// What it prints for `--version`, first line.
+    pub(super) fn version(&self) -> anyhow::Result<String> {
+        let output = Command::new(&self.path).arg("--version").output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+    }
+
     pub(super) fn start(&self, site: &Site) -> anyhow::Result<Proxy> {
         let log = site.file("log");
         let mut command = Command::new(&self.path);

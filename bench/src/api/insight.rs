@@ -1,0 +1,140 @@
+//! Measures what the control socket and the status page cost a running proxy: without them, with them and nobody who asks, and while
+//! both are asked all the time. Then `verify`, which reads everything back.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use ferry_lab::Mode;
+
+use super::proxy::{Program, Proxy};
+use super::site::{Site, Workload, at};
+use super::{DENSE, STEADY, Used, first_start, headline, latency, ms};
+use crate::process::get;
+use crate::stats;
+
+/// Rounds of each kind, in turn, so that other load of the machine affects all.
+const ROUNDS: u32 = 2;
+/// Pause between two questions.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The pages that are asked for in turn.
+const PAGES: [&str; 3] = ["/ui", "/ui/services", "/ui/explain?format=json&q=10.96.0.1:80"];
+/// Polling interval of the memory of `verify`.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Whether the proxy can be asked, and is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asking {
+    /// it has neither a socket nor a page
+    Impossible,
+    Never,
+    /// ten times a second
+    Always,
+}
+
+/// Measures a proxy of each kind in turn, and then a subcommand.
+pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
+    let (ours, workload) = (Program::ours()?, Workload::of(mode, services)?);
+    for _ in 0..ROUNDS {
+        for asking in [Asking::Impossible, Asking::Never, Asking::Always] {
+            headline(&ours, workload);
+            println!("asked                                        {}", asking.text());
+            at(workload, |site| measure(&ours, site, asking))?;
+        }
+    }
+    Ok(())
+}
+
+fn measure(ours: &Program, site: &Site, asking: Asking) -> anyhow::Result<()> {
+    let socket = site.file("control.sock");
+    let (socket_path, page) = match asking {
+        Asking::Impossible => (String::new(), "nobody"),
+        Asking::Never | Asking::Always => (socket.display().to_string(), "loopback"),
+    };
+    let mut config = fs::read_to_string(site.file("config.yaml"))?;
+    let own = "---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\n";
+    write!(config, "{own}controlSocket: \"{socket_path}\"\nstatusPage: {page}\n")?;
+    fs::write(site.file("config.yaml"), config)?;
+    let mut proxy = ours.start(site)?;
+    first_start(&mut proxy, site)?.context("the start did not finish")?;
+    let used = Used::new(&proxy)?;
+    let latencies = if asking == Asking::Always { changes_while_asked(site)? } else { changes(site)? };
+    stats::print("endpoint replaced: write started -> in force", latencies, &used.since(&proxy)?.to_string());
+    super::print_memory("memory after the changes", &proxy, 0.0)?;
+    if asking == Asking::Always {
+        verify(ours, &proxy, &socket_path)?;
+    }
+    Ok(())
+}
+
+fn changes(site: &Site) -> anyhow::Result<Vec<Duration>> {
+    Ok(latency::measure(site, DENSE.count, DENSE.pause)?.from_begin)
+}
+
+/// Measures changes while a client asks for pages.
+fn changes_while_asked(site: &Site) -> anyhow::Result<Vec<Duration>> {
+    let (done, answers) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| ask(&done, &answers));
+        let latencies = changes(site);
+        done.store(true, Ordering::Relaxed);
+        client.join().map_err(|_| anyhow::anyhow!("the client panicked"))??;
+        println!("pages that were asked for meanwhile          {:8}", answers.load(Ordering::Relaxed));
+        latencies
+    })
+}
+
+fn ask(done: &AtomicBool, answers: &AtomicUsize) -> anyhow::Result<()> {
+    for page in PAGES.iter().cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
+        let answer = get(page)?;
+        ensure!(answer.starts_with("HTTP/1.1 200 "), "{page}: {}", answer.lines().next().unwrap_or_default());
+        answers.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Runs `verify` over all Services, which asks the proxy for its objects.
+fn verify(ours: &Program, proxy: &Proxy, socket: &str) -> anyhow::Result<()> {
+    let (used, of_children, started) = (proxy.cpu()?, stats::children_cpu(std::process::id())?, Instant::now());
+    let mut command = Command::new(&ours.path);
+    let mut child = command.args(["verify", "--control-socket", socket]).stdout(Stdio::null()).spawn()?;
+    let mut peak = 0.0_f64;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        // It may end in the meantime.
+        peak = peak.max(stats::memory_mib(&child.id().to_string(), "VmHWM").unwrap_or(0.0));
+        std::thread::sleep(POLL);
+    };
+    let wall = started.elapsed();
+    ensure!(status.success(), "verify: {status}");
+    let now = stats::children_cpu(std::process::id())?;
+    let cpu = (now.0 + now.1).saturating_sub(of_children.0 + of_children.1);
+    let of_proxy = proxy.cpu()?.saturating_sub(used);
+    println!(
+        "verify, all Services                         {:8.1} ms wall, {:.0} ms cpu, {peak:.1} MiB peak; {:.0} ms cpu of the proxy",
+        ms(wall),
+        ms(cpu),
+        ms(of_proxy)
+    );
+    std::thread::sleep(STEADY);
+    super::print_memory("memory of the proxy after it", proxy, 0.0)?;
+    Ok(())
+}
+
+// === impl Asking ===
+
+impl Asking {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Impossible => "never: no control socket, no status page",
+            Self::Never => "never, with control socket and status page",
+            Self::Always => "ten times a second for pages, then once by verify",
+        }
+    }
+}
