@@ -25,7 +25,7 @@ use crate::engine_loop;
 use crate::events::{Event, Recorder};
 use crate::flows::{Behind, FlowObserver, FlowReports, Replies};
 use crate::handover::Handover;
-use crate::health::{Freshness, Pulse, Pulses};
+use crate::health::{Pulse, Pulses};
 use crate::input::Input;
 use crate::metrics::Metrics;
 use crate::origin::{Opened, Origin, Source};
@@ -132,8 +132,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     let _clock = runtime.enter();
     let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
     let reload = reload::follow(reload, Arc::clone(&metrics), (objects, serving.clone()));
-    let of_run = (&desk, &inbox, &pulses, freshness.clone());
-    let (control, page) = operator_servers(&options, (plane.mode, way.as_ref()), of_run);
+    let (control, page) = operator_servers(&options, (plane.mode, way.as_ref()), (&desk, &inbox, &health));
     let status = Status { freshness, metrics, inbox: Rc::clone(&inbox), setup, ping: Default::default(), page };
     let follow = follow(inbox, service_health, handovers, (Readiness::new(families), pulses), serving.clone());
     let edges = edges(&options, health, (status, control), follow, (reload, ends), serving);
@@ -195,7 +194,7 @@ fn families_of(engines: &[(Family, Box<dyn SyncEngine>)]) -> Vec<Family> {
 fn operator_servers(
     options: &RunOptions,
     (mode, way): (&str, Option<&Way>),
-    (desk, inbox, pulses, freshness): (&Desk, &SharedInbox, &Pulses, Option<Arc<Freshness>>),
+    (desk, inbox, health): (&Desk, &SharedInbox, &Health),
 ) -> (impl Future<Output = Infallible> + use<>, Pages) {
     let (node, ferry) = (options.settings.node_name.to_string(), &options.config.ferry);
     let control = ControlSetup {
@@ -205,14 +204,13 @@ fn operator_servers(
         mode: mode.to_owned(),
         way: way.map(|way| way.name.to_owned()),
         // Objects of an API server have an age.
-        manifests: freshness.is_none(),
+        manifests: health.freshness.is_none(),
     };
     let setup = PageSetup { node, mode: mode.to_owned(), access: Access::configured(&ferry.status_page) };
     let page = StatusPage {
         desk: desk.clone(),
         inbox: Rc::clone(inbox),
-        pulses: pulses.clone(),
-        freshness,
+        health: health.clone(),
         setup,
         blocking: BlockingAnswers::default(),
     };

@@ -28,6 +28,11 @@ impl DiagnosticLog {
         self.0.contains_key(topic)
     }
 
+    /// All of them, by topic.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.0.values().flatten()
+    }
+
     /// Replaces a topic's diagnostics; logs and returns the new ones.
     pub(super) fn replace(&mut self, topic: Topic, now: impl IntoIterator<Item = Diagnostic>) -> Vec<Diagnostic> {
         // Both families may report the same problem.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ferry_api::object::{Family, ObjectName, Service};
 use ferry_model::{BaseState, Context, Diagnostic, Packet, Profile, ServiceState, Store, resolve};
 
+use super::diagnostic_log::DiagnosticLog;
 use super::{Core, EngineHandle};
 
 /// The objects, and the desired state that the engines received last.
@@ -17,6 +18,7 @@ pub struct View<'a> {
     /// the addresses of the machine's interfaces
     pub addresses: &'a [IpAddr],
     engines: &'a [EngineHandle],
+    diagnostics: &'a DiagnosticLog,
 }
 
 /// One family.
@@ -35,7 +37,13 @@ pub struct FamilyView<'a> {
 impl Core {
     /// The state by reference.
     pub fn view(&self) -> View<'_> {
-        View { store: &self.store, profile: &self.profile, addresses: &self.addresses, engines: &self.engines }
+        View {
+            store: &self.store,
+            profile: &self.profile,
+            addresses: &self.addresses,
+            engines: &self.engines,
+            diagnostics: &self.diagnostic_log,
+        }
     }
 }
 
@@ -52,6 +60,11 @@ impl<'a> View<'a> {
     pub fn families(&self) -> impl Iterator<Item = FamilyView<'a>> {
         let view = *self;
         Family::ALL.into_iter().filter_map(move |family| view.family(family))
+    }
+
+    /// The present problems of all objects, those that concern all Services first.
+    pub fn diagnostics(&self) -> impl Iterator<Item = &'a Diagnostic> {
+        self.diagnostics.all()
     }
 
     /// Resolves a Service for a family; returns its diagnostics, too.

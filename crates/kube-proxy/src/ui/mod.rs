@@ -11,16 +11,14 @@ mod plot;
 mod question;
 mod services;
 
-use std::sync::Arc;
-
 use hyper::{Method, StatusCode};
 
 pub use self::access::Access;
 use self::overview::Overview;
 use crate::control::Quarantined;
 use crate::core::Desk;
-use crate::health::{Freshness, Pulses};
 use crate::report::SharedInbox;
+use crate::serve::healthz::Health;
 use crate::serve::http::{Answer, BlockingAnswers, Deferred, DeferredAnswer, Received};
 
 /// The state that the pages show.
@@ -30,10 +28,8 @@ pub struct StatusPage {
     pub desk: Desk,
     /// reports of the engines
     pub inbox: SharedInbox,
-    /// health of the families
-    pub pulses: Pulses,
-    /// staleness of objects; `None` with manifests
-    pub freshness: Option<Arc<Freshness>>,
+    /// what probes are answered from
+    pub health: Health,
     /// facts that don't change while the process runs
     pub setup: PageSetup,
     /// makes the pages that need the core's lock
@@ -98,7 +94,7 @@ impl StatusPage {
     }
 
     fn overview(&self) -> Overview {
-        Overview::of(&mut self.inbox.borrow_mut(), &self.pulses, self.freshness.as_deref())
+        Overview::of(&mut self.inbox.borrow_mut(), &self.health)
     }
 
     fn quarantined(&self) -> Vec<Quarantined> {

@@ -1,8 +1,10 @@
-//! The first page: health, freshness of objects, what the kernel refuses, and the last changes.
+//! The first page: health, freshness of objects, what is not served as specified, what the kernel refuses, and the last changes.
 
+use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
 use ferry_api::object::{Family, Kind};
+use ferry_model::Diagnostic;
 use jiff::Timestamp;
 use maud::{Markup, html};
 
@@ -11,14 +13,17 @@ use super::plot::{latencies, time};
 use super::services::{self, counted};
 use crate::control::{Quarantined, service_of};
 use crate::core::Desk;
-use crate::health::{Fresh, Freshness, Pulses};
+use crate::health::Fresh;
 use crate::report::{Inbox, PastPass};
+use crate::serve::healthz::Health;
 
 /// Content of the page, gathered on the main thread.
 #[derive(Debug)]
 pub(super) struct Overview {
     /// the families: healthy or not, and the seconds that a change has waited
     families: Vec<(Family, bool, Option<f64>)>,
+    /// true if load balancers may send traffic to this node
+    eligible: bool,
     /// the kinds of objects, with an API server
     kinds: Vec<(Kind, Fresh)>,
     quarantined: Vec<Quarantined>,
@@ -28,20 +33,24 @@ pub(super) struct Overview {
 
 /// Passes that are listed.
 const LISTED: usize = 20;
+/// Problems of objects that are listed.
+const PROBLEMS: usize = 20;
 
 // === impl Overview ===
 
 impl Overview {
     /// The present state.
-    pub(super) fn of(inbox: &mut Inbox, pulses: &Pulses, freshness: Option<&Freshness>) -> Self {
+    pub(super) fn of(inbox: &mut Inbox, health: &Health) -> Self {
         inbox.catch_up();
         let now = Instant::now();
+        let Health { pulses, eligible, freshness, .. } = health;
         let families = pulses.families.iter().map(|(family, pulse)| {
             (*family, pulses.is_healthy(pulse, now), pulse.waiting(now).map(|waiting| waiting.as_secs_f64()))
         });
         Self {
             families: families.collect(),
-            kinds: freshness.into_iter().flat_map(|freshness| freshness.now(now)).collect(),
+            eligible: eligible.load(Ordering::Relaxed),
+            kinds: freshness.iter().flat_map(|freshness| freshness.now(now)).collect(),
             quarantined: inbox.quarantined().map(Quarantined::of).collect(),
             passes: inbox.passes().cloned().collect(),
         }
@@ -50,6 +59,7 @@ impl Overview {
     /// The page; takes the core's lock.
     pub(super) fn markup(&self, desk: &Desk) -> Markup {
         let counts = services::Counts::of(desk);
+        let problems: Vec<Diagnostic> = desk.with_view(|view| view.diagnostics().cloned().collect());
         html! {
             p {
                 a href={ (ROOT) "/services" } { (counted(counts.services, "Service")) } ", "
@@ -66,7 +76,12 @@ impl Overview {
                     }
                 }
             } }
+            p class=(if self.eligible { "good" } else { "bad" }) {
+                @if self.eligible { "Load balancers may send to this node" }
+                @else { "Load balancers are kept away from this node by /healthz: its Node is being deleted, has a taint of the autoscaler, or isn't known yet" }
+            }
             (self.objects())
+            (not_as_specified(&problems))
             (self.refused())
             (self.changes())
         }
@@ -120,6 +135,20 @@ impl Overview {
                 }
             } }
         }
+    }
+}
+
+/// Problems of objects: unreadable fields, and addresses that another Service has.
+fn not_as_specified(problems: &[Diagnostic]) -> Markup {
+    html! {
+        h3 { "Objects that are not served as specified" }
+        @if problems.is_empty() { p { "none" } }
+        @for Diagnostic { kind, name, field, message, .. } in problems.iter().take(PROBLEMS) {
+            p class="problem" {
+                (kind) " " @if *kind == Kind::Service { (services::link(&name.to_string())) } @else { (name) } ", " (field) ": " (message)
+            }
+        }
+        @if problems.len() > PROBLEMS { p { "and " (counted(problems.len() - PROBLEMS, "more problem")) ": the log names each" } }
     }
 }
 

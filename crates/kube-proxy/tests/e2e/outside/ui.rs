@@ -87,6 +87,28 @@ fn pages_show_services_and_answer_questions() {
 }
 
 #[test]
+fn the_overview_names_what_is_not_served_as_specified() {
+    let machine = machine();
+    let older = SERVICE.replace("\"web\"", "\"older\",\"creationTimestamp\":\"2020-01-01T00:00:00Z\"");
+    assert_ne!(older, SERVICE);
+    let mut running = start(&machine, "");
+    let overview = running.get(METRICS, "/ui").body;
+    // The machine has no addresses but loopback's.
+    assert!(
+        overview.contains("<p class=\"problem\">Node &lt;node&gt;, nodePortAddresses: no IPv4 address"),
+        "{overview}"
+    );
+    assert!(overview.contains("Load balancers may send to this node"), "{overview}");
+    machine.write("manifests/older.json", &older);
+    running.until("the conflict", |running| running.get(METRICS, "/ui").body.contains("<p class=\"problem\">Service "));
+    let overview = running.get(METRICS, "/ui").body;
+    assert!(
+        overview.contains("shop/web</a>, spec.clusterIP: 10.96.0.1:80 TCP belongs to another Service"),
+        "{overview}"
+    );
+}
+
+#[test]
 fn an_answer_for_programs_is_that_of_the_subcommand() {
     let machine = machine();
     let running = start(&machine, "");
