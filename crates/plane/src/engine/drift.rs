@@ -54,28 +54,36 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                     .into_iter()
                     .filter(|key| !self.contested_keys.holds(&Some(key.clone()), now) && !self.unverified.contains(key))
                     .collect();
-                let half_made = self.half_made(context, &keys);
-                keys.retain(|key| !half_made.contains(key));
+                let postponed = self.beside_unverified(context, &keys);
+                keys.retain(|key| !postponed.contains(key));
                 self.mend_keys(context, keys, now, purpose, outcome)?;
-                self.candidates.check(Extent::Keys(half_made.into_iter().collect()), now);
+                // A full sync has compared them.
+                if !self.unverified.is_empty() {
+                    self.candidates.check(Extent::Keys(postponed.into_iter().collect()), now);
+                }
                 Ok(())
             }
         }
     }
 
-    /// Of these keys, those of units with a change that a commit may have made in part: their objects refer to others whose state
-    /// is unknown, and are compared together with them.
-    fn half_made(&self, context: &Arc<Context>, keys: &HashSet<KeyOf<C>>) -> HashSet<KeyOf<C>> {
+    /// Of these keys, those of units that also want an object whose state is unknown after a commit that failed half-way: the two may
+    /// refer to each other. They are compared after the unknown ones. Everything may refer to the base.
+    fn beside_unverified(&self, context: &Context, keys: &HashSet<KeyOf<C>>) -> HashSet<KeyOf<C>> {
         if self.unverified.is_empty() {
             return HashSet::new();
         }
-        let changing: BTreeSet<UnitId> = self.all_changes(context).into_iter().map(|change| change.id).collect();
+        let mut unknown = Search::new(&self.compile, self.unverified.without(&HashSet::new()));
         let mut search = Search::new(&self.compile, keys.clone());
-        let mut half_made = HashSet::new();
-        for (_, context, unit) in self.accepted(context, &BTreeSet::new()).filter(|(id, ..)| changing.contains(id)) {
-            half_made.extend(search.look(context, unit, |_| {}));
+        let mut beside = HashSet::new();
+        for (id, context, unit) in self.accepted(context, &BTreeSet::new()) {
+            if unknown.concerns(context, unit) {
+                if *id == UnitId::Base {
+                    return keys.clone();
+                }
+                beside.extend(search.look(context, unit, |_| {}));
+            }
         }
-        half_made
+        beside
     }
 
     /// While everything counts as contested: objects that not even clean-up removes are repaired all the same. The rest is

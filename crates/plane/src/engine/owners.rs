@@ -61,6 +61,17 @@ impl<'a, C: Compile> Search<'a, C> {
         found
     }
 
+    /// True if the unit wants one of the missing keys. They stay missing, since another unit may want a shared object, too.
+    pub(super) fn concerns(&mut self, context: &Context, unit: &Unit) -> bool {
+        if !self.may_find(unit) {
+            return false;
+        }
+        self.compile.compile(context, unit, &mut self.objects);
+        let concerns = self.objects.iter().any(|object| self.missing.contains(&object.key()));
+        self.objects.clear();
+        concerns
+    }
+
     /// The keys that no unit wants, after all units were searched.
     pub(super) fn missing(self) -> HashSet<KeyOf<C>> {
         self.missing
