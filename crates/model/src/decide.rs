@@ -28,12 +28,7 @@ pub fn decide<'a>(
     profile: &Profile,
 ) -> Verdict {
     let asked = Asked::find(states, packet);
-    // A relay is reached at loopback from there only.
-    let is_spoofed = profile.relays() && packet.destination.is_loopback() && packet.interface.is_some();
-    let serves_here = |port: &PortState| {
-        serves_node_ports(base, packet) && port.serves_node_port_at(packet.destination) && !is_spoofed
-    };
-    let by_node_port = asked.by_node_port.filter(|(port, _)| serves_here(port));
+    let by_node_port = asked.served_node_port(base, packet, profile);
     if profile.refuses_by_hook {
         let found = [asked.by_vip, by_node_port].into_iter().flatten();
         let mut verdicts = found.map(|(port, frontend)| at_frontend(port, frontend, packet, context));
@@ -49,6 +44,17 @@ pub fn decide<'a>(
         None if profile.binds_addresses && asked.is_vip => asked.at_vip(packet, context, profile),
         None => asked.at_no_vip(base, packet, profile),
     }
+}
+
+/// The frontends that match a packet: the one at its destination, before the node port where the node serves it.
+pub(crate) fn matching_frontends(
+    states: &[ServiceState],
+    base: &BaseState,
+    packet: &Packet,
+    profile: &Profile,
+) -> [Option<FrontendAddr>; 2] {
+    let asked = Asked::find(states, packet);
+    [asked.by_vip, asked.served_node_port(base, packet, profile)].map(|found| found.map(|(_, frontend)| frontend.at))
 }
 
 /// Where a connection comes from, by which its treatment is chosen.
@@ -96,6 +102,21 @@ impl<'a> Asked<'a> {
             asked.look_at(state, packet, [vip, node_port]);
         }
         asked
+    }
+
+    /// The node port, if the node serves it at the packet's destination.
+    fn served_node_port(
+        &self,
+        base: &BaseState,
+        packet: &Packet,
+        profile: &Profile,
+    ) -> Option<(&'a PortState, &'a Frontend)> {
+        // A relay is reached at loopback from there only.
+        let is_spoofed = profile.relays() && packet.destination.is_loopback() && packet.interface.is_some();
+        let serves_here = |port: &PortState| {
+            serves_node_ports(base, packet) && port.serves_node_port_at(packet.destination) && !is_spoofed
+        };
+        self.by_node_port.filter(|(port, _)| serves_here(port))
     }
 
     fn look_at(&mut self, state: &'a ServiceState, packet: &Packet, [vip, node_port]: [FrontendAddr; 2]) {

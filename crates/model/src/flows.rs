@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use ferry_api::object::Protocol;
 
-use crate::profile::ReplyOwner;
-use crate::state::{Action, Endpoint, FrontendAddr, Pool, PortState, Scope, ServiceState};
+use crate::decide::matching_frontends;
+use crate::packet::Packet;
+use crate::profile::{Profile, ReplyOwner};
+use crate::state::{Action, BaseState, Endpoint, FrontendAddr, Pool, PortState, Scope, ServiceState};
 
 /// The criterion by which conntrack entries of one frontend are current or stale.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,6 +172,20 @@ pub fn flow_rules(before: Option<&ServiceState>, after: Option<&ServiceState>) -
     let gone = gone.filter_map(|(protocol, at)| FlowRule::gone(*protocol, *at));
     let here = after.iter().filter_map(|(key, served)| served.rule(before.get(key), key.1));
     gone.chain(here).collect()
+}
+
+/// The rules for flows to a packet's destination; a flow is stale if none of them allows it. Empty if no frontend matches: another program
+/// may have translated the flow. A frontend at the destination takes precedence over a node port, except for flows that pass it.
+pub fn rules_at(states: &[ServiceState], base: &BaseState, packet: &Packet, profile: &Profile) -> Vec<RightFlows> {
+    let rules: Vec<FlowRule> = states.iter().flat_map(|state| flow_rules(None, Some(state))).collect();
+    let rule_of = |at: FrontendAddr| {
+        rules.iter().find(|rule| rule.protocol == packet.protocol && rule.at == at).map(|rule| rule.right.clone())
+    };
+    let [by_address, by_node_port] = matching_frontends(states, base, packet, profile).map(|at| at.and_then(rule_of));
+    match by_address {
+        Some(right @ (RightFlows::To(_) | RightFlows::Answered)) => vec![right],
+        passed => passed.into_iter().chain(by_node_port).collect(),
+    }
 }
 
 /// The frontends of a state, by protocol and address.

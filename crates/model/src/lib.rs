@@ -56,7 +56,7 @@ pub use context::{Context, LocalDetector, PerFamily};
 pub use decide::{Origin, decide, origin};
 pub use diagnostic::{Cause, Diagnostic};
 pub use facts::{DetectLocal, NodePortSelection, Settings, base, context, node_port_addresses};
-pub use flows::{Flow, FlowRule, RightFlows, flow_rules};
+pub use flows::{Flow, FlowRule, RightFlows, flow_rules, rules_at};
 pub use node::Retained;
 pub use packet::{Packet, Verdict};
 pub use profile::{Profile, ReplyOwner};

@@ -1,6 +1,7 @@
 //! Linux: host name, addresses, limits of open files, OOM score and capabilities; files and their notifications, figures of the
 //! process, and the program itself.
 
+mod client_flows;
 mod control;
 mod directory;
 mod figures;
@@ -8,7 +9,6 @@ mod files;
 mod flow;
 mod folders;
 mod program;
-mod tracked;
 
 use std::ffi::OsString;
 use std::io;
@@ -26,6 +26,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+pub use client_flows::client_flows;
 pub use control::{ControlFile, ControlListener, ControlStream, connect_control};
 pub use directory::DirectoryWatch;
 pub use figures::process_figures;
@@ -36,7 +37,6 @@ pub use program::{
     HandedOver, IS_REPLACEABLE, OpenSocket, Recording, Samples, hand_over_memory, handed_over, lacks_subsystem,
     memory_maps, replace_program, share_one_arena, supports, trim_memory,
 };
-pub use tracked::tracked_flows;
 
 use crate::input::Input;
 

@@ -1,18 +1,8 @@
-//! What the kernel reports about flows and their packets, whatever the system.
+//! What the kernel reports about the packets of a flow, whatever the system.
 
 use std::time::Duration;
 
-use ferry_model::Flow;
 use ferry_plane::PacketPath;
-
-/// A flow in the connection table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TrackedFlow {
-    /// the port of its client
-    pub client_port: u16,
-    /// where it leads to
-    pub flow: Flow,
-}
 
 /// When watching ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -37,7 +37,8 @@ pub use program::{
 pub use service::{EndingSignal, asked_to_end, run_program};
 
 use crate::input::Input;
-use crate::platform::watched::{TrackedFlow, WatchLimits, WatchedFlow};
+use crate::platform::client_flow::ClientFlow;
+use crate::platform::watched::{WatchLimits, WatchedFlow};
 
 /// Interval of looks at the addresses. The system's notifications call a function on a thread of its own, which has no safe
 /// interface; the table is small.
@@ -171,8 +172,8 @@ pub fn watch_flow(_packet: &Packet, _limits: WatchLimits, _words: &RuleTexts) ->
     Err(io::Error::new(io::ErrorKind::Unsupported, "needs nf_tables: see explain"))
 }
 
-/// Windows translates no connection of a Service: there is no table of them.
-pub fn tracked_flows(_packet: &Packet) -> io::Result<Vec<TrackedFlow>> {
+/// Windows translates no connection of a Service: no flow has an entry.
+pub fn client_flows(_packet: &Packet) -> io::Result<Vec<ClientFlow>> {
     Ok(Vec::new())
 }
 

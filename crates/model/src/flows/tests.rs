@@ -1,7 +1,7 @@
 use ferry_api::object::ObjectName;
 
 use super::*;
-use crate::state::{Frontend, FrontendKind, Scope, Snat, SourceRanges, Treatment};
+use crate::state::{Frontend, FrontendKind, NodePortAddresses, Scope, Snat, SourceRanges, Treatment};
 
 const VIP: &str = "10.96.0.20:53";
 
@@ -206,4 +206,62 @@ fn flows_that_the_proxy_answers_are_its_own() {
         let untranslated = Flow { destination: address(NODE), ..flow(protocol, NODE, false) };
         assert!(!ReplyOwner::Proxy.is_answered_by_proxy(&untranslated, is_local), "no rule has led it to the proxy");
     }
+}
+
+fn packet(to: &str, protocol: Protocol, local: bool) -> Packet {
+    Packet {
+        source: address("10.244.0.1:1").ip(),
+        source_local: false,
+        interface: Some("veth0".to_owned()),
+        destination: address(to).ip(),
+        destination_local: local,
+        protocol,
+        port: address(to).port(),
+    }
+}
+
+fn base(node_ports: NodePortAddresses) -> BaseState {
+    BaseState { node_ports, localhost: false, service_cidrs: Vec::new(), affinity: false }
+}
+
+/// The flows that these rules keep.
+fn kept(rules: &[RightFlows], flows: &[&str]) -> Vec<bool> {
+    let udp = |from: &&str| flow(Protocol::Udp, from, true);
+    flows.iter().map(udp).map(|flow| rules.iter().any(|rule| rule.allows(&flow))).collect()
+}
+
+#[test]
+fn a_flow_is_judged_by_the_frontends_that_match_its_packets() {
+    let services = [
+        service(Protocol::Udp, &["10.244.0.5:53"], &[], &[VIP, "30053"]),
+        service(Protocol::Tcp, &["10.244.0.6:53"], &[], &[VIP]),
+    ];
+    let node = "192.0.2.1:30053";
+    let rules = |base: &BaseState, packet: &Packet| rules_at(&services, base, packet, &Profile::NFTABLES);
+    let primary = base(NodePortAddresses::Only([address(node).ip()].into()));
+    let flows = ["10.244.0.5:53", "10.244.0.9:53"];
+    assert_eq!(kept(&rules(&primary, &packet(VIP, Protocol::Udp, false)), &flows), [true, false]);
+    assert_eq!(kept(&rules(&primary, &packet(node, Protocol::Udp, true)), &flows), [true, false]);
+    for other in [
+        packet("192.0.2.2:30053", Protocol::Udp, true),
+        packet("127.0.0.1:30053", Protocol::Udp, true),
+        packet("10.96.0.20:54", Protocol::Udp, false),
+        packet(VIP, Protocol::Sctp, false),
+    ] {
+        assert_eq!(rules(&primary, &other), [], "{other:?}");
+    }
+    assert_eq!(rules(&primary, &packet(VIP, Protocol::Tcp, false)), [RightFlows::Answered]);
+    assert_eq!(rules(&base(NodePortAddresses::All), &packet("192.0.2.2:30053", Protocol::Udp, true)).len(), 1);
+}
+
+#[test]
+fn a_flow_that_may_pass_its_frontend_may_be_that_of_the_node_port() {
+    let at_node = "192.0.2.1:30053";
+    let mut passes = service(Protocol::Udp, &[], &["10.244.0.7:53"], &[at_node]);
+    passes.ports[0].frontends[0].treatment = Treatment::all(Action::Pass);
+    let services = [passes, service(Protocol::Udp, &["10.244.0.5:53"], &[], &["30053"])];
+    let rules =
+        rules_at(&services, &base(NodePortAddresses::All), &packet(at_node, Protocol::Udp, true), &Profile::NFTABLES);
+    assert_eq!(rules.len(), 2);
+    assert_eq!(kept(&rules, &["10.244.0.7:53", "10.244.0.5:53", "10.244.0.9:53"]), [true, true, false]);
 }

@@ -1,19 +1,19 @@
 //! Traces a packet through the objects that are in this machine's kernel, one by one, and compares the verdict with the model's; with
 //! `--live` also with the kernel's trace of real packets.
 //!
-//! `tracked` compares the flows in the connection table; `report` prints.
+//! `entries` compares the client's conntrack entries; `report` prints.
 
+mod entries;
 mod report;
-mod tracked;
 
 use std::io::{self, Write as _};
 
 use anyhow::{Context as _, bail};
 use ferry_api::object::Family;
-use ferry_model::{FrontendAddr, Packet, ServiceState, Verdict, decide};
+use ferry_model::{FrontendAddr, Packet, ServiceState, Verdict, decide, rules_at};
 use ferry_plane::{Batch, CommitError, Delta, Inspector, PacketPath, Plan, RuleTexts, Traced, UnitId};
 
-use self::tracked::TrackedFlows;
+use self::entries::ConntrackEntries;
 use super::comparison::{self, Comparison};
 use super::connection::Connection;
 use super::desired::{InspectedNode, desired};
@@ -44,13 +44,13 @@ struct Answers {
     repair: Option<Repair>,
     /// the texts of the rules of a run
     texts: RuleTexts,
-    /// what the client's flows in the connection table lead to, or why they aren't known
-    tracked: Result<TrackedFlows, String>,
+    /// the client's conntrack entries, or the reason why the table can't be read; `None` in a mode that forwards by another table
+    conntrack: Option<Result<ConntrackEntries, String>>,
     /// what real packets met
     live: Option<WatchedFlow>,
 }
 
-/// What the objects in the kernel do with the packet.
+/// The verdict of the objects in the kernel, and the repair if it differs from the model's.
 struct Verdicts {
     traced: Traced,
     repair: Option<Repair>,
@@ -87,8 +87,12 @@ pub fn trace(objects: Objects, request: &TraceRequest<'_>) -> anyhow::Result<Com
         let expected = decide(&services, in_family.base, &packet, in_family.context, &profile);
         let Verdicts { traced, repair } = verdicts(engine, delta, (&packet, &expected), &services)?;
         let texts = if live.is_some() { engine.texts() } else { RuleTexts::new() };
-        let tracked = TrackedFlows::read(&packet, &services);
-        Ok(Answers { traced, expected, repair, texts, tracked, live: None })
+        // IPVS forwards by its own connection table.
+        let conntrack = (!profile.balances).then(|| {
+            let rules = rules_at(&services, in_family.base, &packet, &profile);
+            ConntrackEntries::read(&packet, &expected, &rules)
+        });
+        Ok(Answers { traced, expected, repair, texts, conntrack, live: None })
     })?;
     for one in shown.iter_mut().filter_map(|(_, one)| one.as_mut().ok()) {
         let watch = |limits: &WatchLimits| {
@@ -161,8 +165,11 @@ impl Repair {
 
 impl Answers {
     fn differs(&self) -> bool {
-        let is_stale = self.tracked.as_ref().is_ok_and(|tracked| !tracked.stale.is_empty());
-        self.repair.is_some() || is_stale || self.live.as_ref().is_some_and(|live| !self.is_met(live))
+        let has_stale =
+            |read: &Result<ConntrackEntries, String>| read.as_ref().is_ok_and(|entries| !entries.stale.is_empty());
+        self.repair.is_some()
+            || self.conntrack.as_ref().is_some_and(has_stale)
+            || self.live.as_ref().is_some_and(|live| !self.is_met(live))
     }
 
     /// True if packets came, and none was dropped that should go on. Who refuses a packet may not be nf_tables.

@@ -5,30 +5,31 @@ use ferry_model::Verdict;
 use ferry_plane::{Batch, PathStep};
 use serde_json::{Value, json};
 
-use super::tracked::TrackedFlows;
+use super::entries::ConntrackEntries;
 use super::{Answers, Repair};
 use crate::inspect::comparison;
 use crate::inspect::connection::Connection;
-use crate::platform::{PacketEnd, TrackedFlow, WatchedFlow, WatchedPacket};
+use crate::platform::{ClientFlow, PacketEnd, WatchedFlow, WatchedPacket};
 
 /// Operations of a repair that are printed for people.
 const OPERATIONS: usize = 5;
-/// Stale flows that are printed for people.
-const STALE: usize = 3;
+/// Stale conntrack entries that are printed for people, and for programs.
+const STALE: [usize; 2] = [3, 100];
 /// Ways that are printed for people.
 const WAYS: usize = 8;
 /// Indentation of each level.
 const INDENT: &str = "  ";
 
-/// For people: both verdicts, what real packets met, the repair, and the way.
+/// For people: both verdicts, stale conntrack entries, the repair, the fate of real packets, and the way.
 pub(super) fn text(connection: &Connection, answers: &Answers) -> String {
-    let Answers { traced, expected, repair, tracked, live, .. } = answers;
+    let Answers { traced, expected, repair, conntrack, live, .. } = answers;
     let mut text = format!("{connection}: {}\n", traced.verdict);
-    match repair {
-        None => text += "the model decides the same\n",
-        Some(repair) => text += &format!("the model decides otherwise: {expected}\n{}", repairs(repair)),
-    }
-    text += &flows(connection, tracked);
+    text += &match repair {
+        None => "the model decides the same\n".to_owned(),
+        Some(_) => format!("the model decides otherwise: {expected}\n"),
+    };
+    text += &conntrack.as_ref().map_or_else(String::new, |read| entries_text(connection, read));
+    text += &repair.as_ref().map_or_else(String::new, repairs);
     text += &live.as_ref().map_or_else(String::new, fates);
     let mut before: &[PathStep] = &[];
     for (index, (path, end)) in traced.paths.iter().take(WAYS).enumerate() {
@@ -65,27 +66,29 @@ fn repairs(Repair { here, elsewhere }: &Repair) -> String {
     text
 }
 
-/// The flows in the connection table, the stale ones first.
-fn flows(connection: &Connection, tracked: &Result<TrackedFlows, String>) -> String {
-    let TrackedFlows { stale, right } = match tracked {
-        Ok(tracked) => tracked,
-        Err(error) => return format!("the connection table can't be read: {error}\n"),
+/// The client's conntrack entries, stale ones first.
+fn entries_text(connection: &Connection, read: &Result<ConntrackEntries, String>) -> String {
+    let ConntrackEntries { stale, serving, other } = match read {
+        Ok(entries) => entries,
+        Err(error) => return format!("reading the conntrack table failed, stale entries are unknown: {error}\n"),
     };
-    let mut text: String = stale.iter().take(STALE).map(|tracked| stale_text(connection, tracked)).collect();
-    if stale.len() > STALE {
-        text += &format!("and {} more stale flows of this client\n", stale.len() - STALE);
+    let [printed, _] = STALE;
+    let mut text: String = stale.iter().take(printed).map(|of_client| stale_text(connection, of_client)).collect();
+    if stale.len() > printed {
+        text += &format!("and {} more stale conntrack entries of this client\n", stale.len() - printed);
     }
-    if !right.is_empty() {
-        text += &format!("flows of this client that lead where they should: {}\n", right.len());
+    if serving + other > 0 {
+        text +=
+            &format!("conntrack entries of this client: {serving} to endpoints of new connections, {other} others\n");
     }
     text
 }
 
-fn stale_text(connection: &Connection, TrackedFlow { client_port, flow }: &TrackedFlow) -> String {
+fn stale_text(connection: &Connection, ClientFlow { client_port, flow }: &ClientFlow) -> String {
     let leads_to = if flow.is_translated() {
-        format!("{}, to which the Service doesn't lead", flow.answers_from)
+        format!("{}, which is no endpoint here", flow.answers_from)
     } else {
-        "no endpoint: it is older than the rules".to_owned()
+        "no endpoint, since it is older than the rules".to_owned()
     };
     let (client, to) = (connection.client, connection.to);
     let deletion = format!(
@@ -95,7 +98,8 @@ fn stale_text(connection: &Connection, TrackedFlow { client_port, flow }: &Track
         to.at.port()
     );
     format!(
-        "stale flow from port {client_port} to {leads_to}; its packets meet no rule until it is deleted: {deletion}\n"
+        "stale conntrack entry: the flow from port {client_port} leads to {leads_to}; no rule applies to its packets until the entry is \
+         deleted: {deletion}\n"
     )
 }
 
@@ -135,7 +139,7 @@ fn packets(live: &WatchedFlow) -> String {
 
 /// For programs.
 pub(super) fn json(family: &str, connection: &Connection, answers: &Answers) -> Value {
-    let Answers { traced, expected, repair, tracked, live, .. } = answers;
+    let Answers { traced, expected, repair, conntrack, live, .. } = answers;
     let repair = repair.as_ref().map(|Repair { here: Batch { create, replace, delete }, elsewhere }| {
         json!({"create": create, "replace": replace, "delete": delete, "elsewhere": elsewhere})
     });
@@ -147,20 +151,20 @@ pub(super) fn json(family: &str, connection: &Connection, answers: &Answers) -> 
         "expected": expected.to_string(),
         "repair": repair,
         "ways": traced.paths.iter().map(path).collect::<Vec<_>>(),
-        "flows": flows_json(tracked),
+        "conntrack": conntrack.as_ref().map(entries_json),
         "live": live.as_ref().map(live_json),
     })
 }
 
-fn flows_json(tracked: &Result<TrackedFlows, String>) -> Value {
-    let all = |flows: &[TrackedFlow]| -> Vec<Value> {
-        let one = |TrackedFlow { client_port, flow }: &TrackedFlow| json!({"clientPort": client_port, "leadsTo": flow.answers_from.to_string(), "answered": flow.answered});
-        flows.iter().map(one).collect()
+fn entries_json(read: &Result<ConntrackEntries, String>) -> Value {
+    let ConntrackEntries { stale, serving, other } = match read {
+        Ok(entries) => entries,
+        Err(error) => return json!({"error": error}),
     };
-    match tracked {
-        Ok(TrackedFlows { stale, right }) => json!({"stale": all(stale), "right": all(right)}),
-        Err(error) => json!({"error": error}),
-    }
+    let [_, listed] = STALE;
+    let one = |ClientFlow { client_port, flow }: &ClientFlow| json!({"clientPort": client_port, "answersFrom": flow.answers_from.to_string()});
+    let first: Vec<Value> = stale.iter().take(listed).map(one).collect();
+    json!({"stale": stale.len(), "firstStale": first, "serving": serving, "other": other})
 }
 
 fn steps(steps: &[PathStep]) -> Vec<Value> {

@@ -1,4 +1,4 @@
-//! Reads the flows of one client to one destination from the connection table.
+//! Reads the conntrack entries of one client's flows to one destination.
 
 use std::io;
 
@@ -6,17 +6,17 @@ use ferry_api::object::Family;
 use ferry_kernel::conntrack::{Entry, Error, Filter, Socket};
 use ferry_model::{Flow, Packet};
 
-use crate::platform::watched::TrackedFlow;
+use crate::platform::client_flow::ClientFlow;
 
-/// Dumps that the kernel may interrupt in a row, as it does when many flows come and go.
+/// Attempts to dump the table; the kernel interrupts a dump when many entries come and go.
 const ATTEMPTS: usize = 5;
 
-/// The flows in the connection table whose packets are like this one, by the client's port. Those in a zone, which belongs to another
-/// program, are left out.
+/// The conntrack entries of flows with this packet's source, destination, port and protocol, by the client's port. Entries in a conntrack
+/// zone are left out: they belong to another program.
 ///
 /// # Errors
-/// The system's: `EPERM` without `CAP_NET_ADMIN`, or that the kernel doesn't list connections.
-pub fn tracked_flows(packet: &Packet) -> io::Result<Vec<TrackedFlow>> {
+/// The system's error: `EPERM` without `CAP_NET_ADMIN`, or another one if the kernel doesn't list conntrack entries.
+pub fn client_flows(packet: &Packet) -> io::Result<Vec<ClientFlow>> {
     let filter = Filter {
         family: Family::of(packet.destination),
         protocol: packet.protocol.number(),
@@ -34,7 +34,7 @@ pub fn tracked_flows(packet: &Packet) -> io::Result<Vec<TrackedFlow>> {
     flows(&mut socket, &filter, packet).map_err(cause)
 }
 
-fn flows(socket: &mut Socket, filter: &Filter, packet: &Packet) -> Result<Vec<TrackedFlow>, Error> {
+fn flows(socket: &mut Socket, filter: &Filter, packet: &Packet) -> Result<Vec<ClientFlow>, Error> {
     let mut flows = Vec::new();
     socket.dump(filter, &mut |entry: &Entry| {
         if entry.original.source == packet.source && entry.zone == 0 {
@@ -44,10 +44,10 @@ fn flows(socket: &mut Socket, filter: &Filter, packet: &Packet) -> Result<Vec<Tr
                 answers_from: entry.reply.from(),
                 answered: entry.is_answered(),
             };
-            flows.push(TrackedFlow { client_port: entry.original.source_port, flow });
+            flows.push(ClientFlow { client_port: entry.original.source_port, flow });
         }
     })?;
-    flows.sort_unstable_by_key(|tracked| tracked.client_port);
+    flows.sort_unstable_by_key(|of_client| of_client.client_port);
     Ok(flows)
 }
 
