@@ -172,7 +172,7 @@ fn whole(program: &Program, workload: Workload, series: Series) -> anyhow::Resul
             tool_peak_mib: start.child_mib,
             changes: latencies.len(),
             change_p50_seconds: stats::percentile(&latencies, 0.5).as_secs_f64(),
-            change_p99_seconds: stats::percentile(&latencies, 0.99).as_secs_f64(),
+            change_max_seconds: stats::percentile(&latencies, 1.0).as_secs_f64(),
             spread_cpu_seconds: spread.as_secs_f64(),
         });
         restart(program, site)

@@ -1,5 +1,5 @@
-//! Measures what the control socket and the status page cost a running proxy: without them, with them and nobody who asks, and while
-//! both are asked all the time. Then `verify`, which reads everything back.
+//! Measures what the control socket and the status page cost a running proxy: without both, with both, and while a client requests pages.
+//! Then `verify` over the socket, which copies all objects and reads the kernel's back.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -25,13 +25,14 @@ const PAGES: [&str; 3] = ["/ui", "/ui/services", "/ui/explain?format=json&q=10.9
 /// Polling interval of the memory of `verify`.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Whether the proxy can be asked, and is.
+/// Use of the control socket and the status page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asking {
-    /// it has neither a socket nor a page
+    /// the proxy has neither
     Impossible,
+    /// no client requests anything
     Never,
-    /// ten times a second
+    /// a client requests a page ten times a second
     Always,
 }
 

@@ -1,6 +1,6 @@
 //! Logs diagnostics once per object until they change.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ferry_api::object::ObjectName;
 use ferry_model::Diagnostic;
@@ -16,9 +16,9 @@ pub(super) enum Topic {
     Service(ObjectName),
 }
 
-/// Logged diagnostics, by [`Diagnostic::topic`].
+/// The present diagnostics of each owner, by [`Diagnostic::topic`].
 #[derive(Debug, Default)]
-pub(super) struct DiagnosticLog(BTreeMap<Topic, BTreeSet<Diagnostic>>);
+pub(super) struct DiagnosticLog(BTreeMap<Topic, BTreeMap<Diagnostic, Diagnostic>>);
 
 // === impl DiagnosticLog ===
 
@@ -28,20 +28,21 @@ impl DiagnosticLog {
         self.0.contains_key(topic)
     }
 
-    /// All of them, by topic.
+    /// The present diagnostics of all owners.
     pub(super) fn all(&self) -> impl Iterator<Item = &Diagnostic> {
-        self.0.values().flatten()
+        self.0.values().flat_map(BTreeMap::values)
     }
 
     /// Replaces a topic's diagnostics; logs and returns the new ones.
     pub(super) fn replace(&mut self, topic: Topic, now: impl IntoIterator<Item = Diagnostic>) -> Vec<Diagnostic> {
         // Both families may report the same problem.
         let now: BTreeMap<Diagnostic, Diagnostic> = now.into_iter().map(|found| (found.topic(), found)).collect();
-        let topics: BTreeSet<Diagnostic> = now.keys().cloned().collect();
-        let before = if topics.is_empty() { self.0.remove(&topic) } else { self.0.insert(topic, topics) };
-        let before = before.unwrap_or_default();
-        let fresh: Vec<Diagnostic> =
-            now.into_iter().filter(|(topic, _)| !before.contains(topic)).map(|(_, found)| found).collect();
+        let before = self.0.remove(&topic).unwrap_or_default();
+        let is_fresh = |(topic, _): &(&Diagnostic, &Diagnostic)| !before.contains_key(topic);
+        let fresh: Vec<Diagnostic> = now.iter().filter(is_fresh).map(|(_, found)| found.clone()).collect();
+        if !now.is_empty() {
+            self.0.insert(topic, now);
+        }
         for Diagnostic { kind, name, field, message, count, winner, .. } in &fresh {
             let winner = winner.as_ref().map(tracing::field::display);
             tracing::warn!(
@@ -105,6 +106,11 @@ mod tests {
         assert!(said.iter().any(|line| line.contains("count=2") && line.contains("other/api")), "{said:?}");
         // A changed count alone is not logged again; another contested address is.
         assert_eq!(lines(&[bad_ports(94_000), contest(2)]), [""; 0]);
+        assert!(log.all().any(|one| one.count == 94_000), "the present count is kept");
+        let mut lines = |found: &[Diagnostic]| {
+            let text = crate::logging::logged(0, || drop(log.replace(topic(), found.iter().cloned())));
+            text.lines().map(str::to_owned).collect::<Vec<_>>()
+        };
         let said = lines(&[bad_ports(93_000), contest(3)]);
         assert!(said.len() == 1 && said[0].contains("count=3"), "{said:?}");
         assert_eq!(lines(&[]), [""; 0]);

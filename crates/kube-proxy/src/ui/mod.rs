@@ -28,7 +28,7 @@ pub struct StatusPage {
     pub desk: Desk,
     /// reports of the engines
     pub inbox: SharedInbox,
-    /// what probes are answered from
+    /// the state of health probes
     pub health: Health,
     /// facts that don't change while the process runs
     pub setup: PageSetup,

@@ -59,7 +59,10 @@ impl Overview {
     /// The page; takes the core's lock.
     pub(super) fn markup(&self, desk: &Desk) -> Markup {
         let counts = services::Counts::of(desk);
-        let problems: Vec<Diagnostic> = desk.with_view(|view| view.diagnostics().cloned().collect());
+        let (problems, more) = desk.with_view(|view| {
+            let problems: Vec<Diagnostic> = view.diagnostics().take(PROBLEMS).cloned().collect();
+            (problems, view.diagnostics().skip(PROBLEMS).count())
+        });
         html! {
             p {
                 a href={ (ROOT) "/services" } { (counted(counts.services, "Service")) } ", "
@@ -77,11 +80,11 @@ impl Overview {
                 }
             } }
             p class=(if self.eligible { "good" } else { "bad" }) {
-                @if self.eligible { "Load balancers may send to this node" }
-                @else { "Load balancers are kept away from this node by /healthz: its Node is being deleted, has a taint of the autoscaler, or isn't known yet" }
+                @if self.eligible { "The node is eligible for the traffic of load balancers" }
+                @else { "The node is not eligible for the traffic of load balancers, and /healthz answers 503: its Node is being deleted, has a taint of the autoscaler, or isn't known yet" }
             }
             (self.objects())
-            (not_as_specified(&problems))
+            (not_as_specified(&problems, more))
             (self.refused())
             (self.changes())
         }
@@ -138,17 +141,20 @@ impl Overview {
     }
 }
 
-/// Problems of objects: unreadable fields, and addresses that another Service has.
-fn not_as_specified(problems: &[Diagnostic]) -> Markup {
+/// Problems of objects: unreadable fields, and addresses that another Service has. `more` are not listed.
+fn not_as_specified(problems: &[Diagnostic], more: usize) -> Markup {
     html! {
         h3 { "Objects that are not served as specified" }
         @if problems.is_empty() { p { "none" } }
-        @for Diagnostic { kind, name, field, message, .. } in problems.iter().take(PROBLEMS) {
+        @for problem in problems {
+            @let Diagnostic { kind, name, field, winner, .. } = problem;
             p class="problem" {
-                (kind) " " @if *kind == Kind::Service { (services::link(&name.to_string())) } @else { (name) } ", " (field) ": " (message)
+                (kind) " " @if *kind == Kind::Service { (services::link(&name.to_string())) } @else { (name) }
+                ", " (field) ": " (problem.problem())
+                @if let Some(winner) = winner { " (it is that of " (services::link(&winner.to_string())) ")" }
             }
         }
-        @if problems.len() > PROBLEMS { p { "and " (counted(problems.len() - PROBLEMS, "more problem")) ": the log names each" } }
+        @if more > 0 { p { "and " (counted(more, "more problem")) ": the log has a line for each" } }
     }
 }
 

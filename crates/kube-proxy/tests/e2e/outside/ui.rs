@@ -98,7 +98,7 @@ fn the_overview_names_what_is_not_served_as_specified() {
         overview.contains("<p class=\"problem\">Node &lt;node&gt;, nodePortAddresses: no IPv4 address"),
         "{overview}"
     );
-    assert!(overview.contains("Load balancers may send to this node"), "{overview}");
+    assert!(overview.contains("The node is eligible for the traffic of load balancers"), "{overview}");
     machine.write("manifests/older.json", &older);
     running.until("the conflict", |running| running.get(METRICS, "/ui").body.contains("<p class=\"problem\">Service "));
     let overview = running.get(METRICS, "/ui").body;
