@@ -100,7 +100,7 @@ fn panels(figures: &Figures) -> Vec<Panel> {
     ]
 }
 
-/// How it was measured, in two lines.
+/// The conditions of the measurement, in two lines.
 fn source(figures: &Figures) -> [String; 2] {
     let Figures { mode, services, endpoints, kernel, cores, upstream, .. } = figures;
     [

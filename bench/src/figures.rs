@@ -30,7 +30,7 @@ pub(crate) struct Figures {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct ProxyFigures {
-    /// what the executable prints for `--version`
+    /// the executable's output for `--version`
     pub(crate) version: String,
     /// from the start of the process to the last rule in force
     pub(crate) start_seconds: f64,

@@ -16,9 +16,11 @@ const FIGURES: &str = "docs/measured.json";
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     // Accepts the customary `--` between cargo's arguments and the program's.
     let arguments = arguments.strip_prefix(&["--".to_owned()]).unwrap_or(arguments);
-    if let Some((_, files)) = arguments.split_first().filter(|(first, _)| *first == "--chart") {
-        let file = files.first().map_or(FIGURES, String::as_str);
-        return run_command(cargo().args(["run", "--quiet", "--package", "ferry-bench", "--", "--chart", file]));
+    let chart = ["run", "--quiet", "--package", "ferry-bench", "--", "--chart"];
+    match arguments {
+        [first] if first == "--chart" => return run_command(cargo().args(chart).arg(FIGURES)),
+        [first, files @ ..] if first == "--chart" => return run_command(cargo().args(chart).args(files)),
+        _ => {} // a measurement
     }
     // A separate build, so that the measured executable has no library features that only the benchmark needs.
     run_command(cargo().args(["build", "--release", "--package", "ferry-kube-proxy"]))?;

@@ -18,42 +18,42 @@ use crate::stats;
 
 /// Rounds of each kind, in turn, so that other load of the machine affects all.
 const ROUNDS: u32 = 2;
-/// Pause between two questions.
+/// Pause between two requests.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The pages that are asked for in turn.
+/// The requested pages, in turn.
 const PAGES: [&str; 3] = ["/ui", "/ui/services", "/ui/explain?format=json&q=10.96.0.1:80"];
 /// Polling interval of the memory of `verify`.
 const POLL: Duration = Duration::from_millis(20);
 
 /// Use of the control socket and the status page.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asking {
+enum Load {
     /// the proxy has neither
-    Impossible,
+    Off,
     /// no client requests anything
-    Never,
+    Idle,
     /// a client requests a page ten times a second
-    Always,
+    Requests,
 }
 
 /// Measures a proxy of each kind in turn, and then a subcommand.
 pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
     let (ours, workload) = (Program::ours()?, Workload::of(mode, services)?);
     for _ in 0..ROUNDS {
-        for asking in [Asking::Impossible, Asking::Never, Asking::Always] {
+        for load in [Load::Off, Load::Idle, Load::Requests] {
             headline(&ours, workload);
-            println!("asked                                        {}", asking.text());
-            at(workload, |site| measure(&ours, site, asking))?;
+            println!("requests                                     {}", load.text());
+            at(workload, |site| measure(&ours, site, load))?;
         }
     }
     Ok(())
 }
 
-fn measure(ours: &Program, site: &Site, asking: Asking) -> anyhow::Result<()> {
+fn measure(ours: &Program, site: &Site, load: Load) -> anyhow::Result<()> {
     let socket = site.file("control.sock");
-    let (socket_path, page) = match asking {
-        Asking::Impossible => (String::new(), "nobody"),
-        Asking::Never | Asking::Always => (socket.display().to_string(), "loopback"),
+    let (socket_path, page) = match load {
+        Load::Off => (String::new(), "nobody"),
+        Load::Idle | Load::Requests => (socket.display().to_string(), "loopback"),
     };
     let mut config = fs::read_to_string(site.file("config.yaml"))?;
     let own = "---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\n";
@@ -62,10 +62,10 @@ fn measure(ours: &Program, site: &Site, asking: Asking) -> anyhow::Result<()> {
     let mut proxy = ours.start(site)?;
     first_start(&mut proxy, site)?.context("the start did not finish")?;
     let used = Used::new(&proxy)?;
-    let latencies = if asking == Asking::Always { changes_while_asked(site)? } else { changes(site)? };
+    let latencies = if load == Load::Requests { changes_under_requests(site)? } else { changes(site)? };
     stats::print("endpoint replaced: write started -> in force", latencies, &used.since(&proxy)?.to_string());
     super::print_memory("memory after the changes", &proxy, 0.0)?;
-    if asking == Asking::Always {
+    if load == Load::Requests {
         verify(ours, &proxy, &socket_path)?;
     }
     Ok(())
@@ -75,20 +75,20 @@ fn changes(site: &Site) -> anyhow::Result<Vec<Duration>> {
     Ok(latency::measure(site, DENSE.count, DENSE.pause)?.from_begin)
 }
 
-/// Measures changes while a client asks for pages.
-fn changes_while_asked(site: &Site) -> anyhow::Result<Vec<Duration>> {
+/// Measures changes while a client requests pages.
+fn changes_under_requests(site: &Site) -> anyhow::Result<Vec<Duration>> {
     let (done, answers) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        let client = scope.spawn(|| ask(&done, &answers));
+        let client = scope.spawn(|| request_pages(&done, &answers));
         let latencies = changes(site);
         done.store(true, Ordering::Relaxed);
         client.join().map_err(|_| anyhow::anyhow!("the client panicked"))??;
-        println!("pages that were asked for meanwhile          {:8}", answers.load(Ordering::Relaxed));
+        println!("pages that were requested meanwhile          {:8}", answers.load(Ordering::Relaxed));
         latencies
     })
 }
 
-fn ask(done: &AtomicBool, answers: &AtomicUsize) -> anyhow::Result<()> {
+fn request_pages(done: &AtomicBool, answers: &AtomicUsize) -> anyhow::Result<()> {
     for page in PAGES.iter().cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
         let answer = get(page)?;
         ensure!(answer.starts_with("HTTP/1.1 200 "), "{page}: {}", answer.lines().next().unwrap_or_default());
@@ -98,7 +98,7 @@ fn ask(done: &AtomicBool, answers: &AtomicUsize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs `verify` over all Services, which asks the proxy for its objects.
+/// Runs `verify` over all Services; it copies the objects of the proxy.
 fn verify(ours: &Program, proxy: &Proxy, socket: &str) -> anyhow::Result<()> {
     let (used, of_children, started) = (proxy.cpu()?, stats::children_cpu(std::process::id())?, Instant::now());
     let mut command = Command::new(&ours.path);
@@ -128,14 +128,14 @@ fn verify(ours: &Program, proxy: &Proxy, socket: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-// === impl Asking ===
+// === impl Load ===
 
-impl Asking {
+impl Load {
     fn text(self) -> &'static str {
         match self {
-            Self::Impossible => "never: no control socket, no status page",
-            Self::Never => "never, with control socket and status page",
-            Self::Always => "ten times a second for pages, then once by verify",
+            Self::Off => "none: neither control socket nor status page",
+            Self::Idle => "none, with control socket and status page",
+            Self::Requests => "a page ten times a second, then verify",
         }
     }
 }

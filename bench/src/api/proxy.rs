@@ -81,7 +81,7 @@ impl Program {
         Ok(Self { name: "ours", path })
     }
 
-    /// What it prints for `--version`, first line.
+    /// The first line of its output for `--version`.
     pub(super) fn version(&self) -> anyhow::Result<String> {
         let output = Command::new(&self.path).arg("--version").output()?;
         let text = String::from_utf8_lossy(&output.stdout);

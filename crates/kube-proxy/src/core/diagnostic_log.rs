@@ -85,10 +85,16 @@ mod tests {
         assert_eq!(log.replace(topic(), [diagnostic("a")]).len(), 1);
     }
 
+    /// The lines of the log when these are the diagnostics of a Service.
+    fn lines(log: &mut DiagnosticLog, found: &[Diagnostic]) -> Vec<String> {
+        let topic = Topic::Service(ObjectName::new("default", "web"));
+        let text = crate::logging::logged(0, || drop(log.replace(topic, found.iter().cloned())));
+        text.lines().map(str::to_owned).collect()
+    }
+
     #[test]
     fn a_line_per_sort_that_names_the_first_and_the_number() {
         let mut log = DiagnosticLog::default();
-        let topic = || Topic::Service(ObjectName::new("default", "web"));
         let bad_ports = |count| Diagnostic { count, ..diagnostic("0 is no port") };
         let contest = |count| Diagnostic {
             count,
@@ -96,24 +102,16 @@ mod tests {
             winner: Some(ObjectName::new("other", "api")),
             ..diagnostic("taken")
         };
-        let mut lines = |found: &[Diagnostic]| {
-            let text = crate::logging::logged(0, || drop(log.replace(topic(), found.iter().cloned())));
-            text.lines().map(str::to_owned).collect::<Vec<_>>()
-        };
-        let said = lines(&[bad_ports(95_000), contest(2)]);
+        let said = lines(&mut log, &[bad_ports(95_000), contest(2)]);
         assert_eq!(said.len(), 2, "{said:?}");
         assert!(said.iter().any(|line| line.contains("count=95000") && !line.contains("winner")), "{said:?}");
         assert!(said.iter().any(|line| line.contains("count=2") && line.contains("other/api")), "{said:?}");
         // A changed count alone is not logged again; another contested address is.
-        assert_eq!(lines(&[bad_ports(94_000), contest(2)]), [""; 0]);
+        assert_eq!(lines(&mut log, &[bad_ports(94_000), contest(2)]), [""; 0]);
         assert!(log.all().any(|one| one.count == 94_000), "the present count is kept");
-        let mut lines = |found: &[Diagnostic]| {
-            let text = crate::logging::logged(0, || drop(log.replace(topic(), found.iter().cloned())));
-            text.lines().map(str::to_owned).collect::<Vec<_>>()
-        };
-        let said = lines(&[bad_ports(93_000), contest(3)]);
+        let said = lines(&mut log, &[bad_ports(93_000), contest(3)]);
         assert!(said.len() == 1 && said[0].contains("count=3"), "{said:?}");
-        assert_eq!(lines(&[]), [""; 0]);
-        assert_eq!(lines(&[bad_ports(1)]).len(), 1);
+        assert_eq!(lines(&mut log, &[]), [""; 0]);
+        assert_eq!(lines(&mut log, &[bad_ports(1)]).len(), 1);
     }
 }

@@ -72,7 +72,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         if self.unverified.is_empty() {
             return HashSet::new();
         }
-        let mut unknown = Search::new(&self.compile, self.unverified.without(&HashSet::new()));
+        let mut unknown = Search::new(&self.compile, self.unverified.keys());
         let mut search = Search::new(&self.compile, keys.clone());
         let mut beside = HashSet::new();
         for (id, context, unit) in self.accepted(context, &BTreeSet::new()) {

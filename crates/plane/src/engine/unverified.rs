@@ -80,6 +80,11 @@ impl<K: Eq + Hash + Clone> Unverified<K> {
         self.all || self.keys.contains(key)
     }
 
+    /// All keys.
+    pub(super) fn keys(&self) -> HashSet<K> {
+        self.keys.clone()
+    }
+
     /// The keys except these.
     pub(super) fn without(&self, keys: &HashSet<K>) -> HashSet<K> {
         self.keys.difference(keys).cloned().collect()
@@ -162,7 +167,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         if self.pending.contains_key(&UnitId::Base) && !self.acked.contains_key(&UnitId::Base) {
             self.unverified.found(&UnitId::Base);
         }
-        let keys = self.unverified.keys.clone();
+        let keys = self.unverified.keys();
         let actual = self.read_sorted(&keys)?;
         let mut batch = difference_to_kernel(actual, self.wanted(context, &keys).objects.into_iter());
         self.keep_found(context, &BTreeSet::new(), &mut batch);

@@ -106,6 +106,16 @@ fn the_overview_names_what_is_not_served_as_specified() {
         overview.contains("shop/web</a>, spec.clusterIP: 10.96.0.1:80 TCP belongs to another Service"),
         "{overview}"
     );
+    let winner = "(it is that of <a href=\"/ui/explain?q=svc%20shop%2Folder\">shop/older</a>)";
+    assert!(overview.contains(winner), "{overview}");
+    // Each further Service of the same address is one more problem, and twenty are listed.
+    for number in 0..25 {
+        let service = SERVICE.replace("\"web\"", &format!("\"other-{number:02}\""));
+        machine.write(&format!("manifests/other-{number:02}.json"), &service);
+    }
+    running.until("the number of the other problems", |running| {
+        running.get(METRICS, "/ui").body.contains("and 8 more problems: the log has a line for each")
+    });
 }
 
 #[test]
