@@ -313,13 +313,20 @@ impl Running<'_> {
         }
     }
 
-    /// Waits until both servers answer and some family has been synced.
+    /// Waits until the server of metrics answers and both families have been synced.
     #[track_caller]
     pub(crate) fn until_synced(&mut self) {
+        self.until_families_synced(&["IPv4", "IPv6"]);
+    }
+
+    /// The same, where these families alone are served.
+    #[track_caller]
+    pub(crate) fn until_families_synced(&mut self, families: &[&str]) {
         self.until("first sync", |running| {
-            let page = running.machine.ask("GET", "127.0.0.1:10249", "/metrics");
-            let synced = "\nkubeproxy_sync_proxy_rules_last_timestamp_seconds{";
-            page.is_some_and(|page| page.body.contains(synced))
+            let page = running.machine.ask("GET", METRICS, "/metrics").map(|page| page.body).unwrap_or_default();
+            let synced =
+                |family| format!("\nkubeproxy_sync_proxy_rules_last_timestamp_seconds{{ip_family=\"{family}\"}}");
+            families.iter().all(|family| page.contains(&synced(family)))
         });
     }
 
