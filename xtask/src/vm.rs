@@ -68,7 +68,7 @@ const END_TO_END: &[Test] = &[
     Test::new(
         "crates/kube-proxy",
         "outside",
-        "--include-ignored field::a_file_of_kubernetes_1_14 field::flags_of_mode_ipvs privileges::mode_ipvs",
+        "--include-ignored field::a_file_of_kubernetes_1_14 field::flags_of_mode_ipvs privileges::mode_ipvs self_test::connections_go_through_mode_ipvs",
     ),
 ];
 

@@ -6,7 +6,8 @@
 //!   objects, transactions, notifications), [`conntrack`] (dumps and deletions of entries), [`nfacct`] (counters of `iptables`
 //!   rules), [`ipset`] (lists and deletions of sets), [`ipvs`] (virtual servers and destinations, in batches), [`link`] (interfaces
 //!   and addresses) and [`dummy`] (the device of kind dummy that holds service addresses: its addresses in batches, and
-//!   notifications of its changes). [`route`] adds routes of type `local`, lists them, and receives notifications of their changes.
+//!   notifications of its changes). [`route`] adds routes of type `local`, lists them, and receives notifications of their changes;
+//!   [`veth`] connects network namespaces.
 //! - [`iptables`] runs the tools as child processes, prints and parses rules, and takes the xtables lock.
 //! - [`connections`] lists the local addresses of open TCP connections.
 //! - [`datagram`] receives and sends datagrams in batches, with their local addresses.
@@ -68,5 +69,7 @@ pub mod route;
 #[cfg(target_os = "linux")]
 pub mod sysctl;
 pub mod text;
+#[cfg(target_os = "linux")]
+pub mod veth;
 #[cfg(windows)]
 pub mod windows;

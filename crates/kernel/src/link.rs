@@ -155,6 +155,15 @@ fn indexes<'a>(names: impl Iterator<Item = &'a str>) -> io::Result<BTreeSet<u32>
     Ok(indexes)
 }
 
+/// The index of the interface with this name.
+///
+/// # Errors
+/// The system's error: `ENODEV` if there is none.
+pub fn index(name: &str) -> io::Result<u32> {
+    let found = indexes(std::iter::once(name))?;
+    found.first().copied().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
+}
+
 /// Brings an interface up.
 ///
 /// # Errors
@@ -168,7 +177,7 @@ pub fn raise(index: u32) -> io::Result<()> {
 }
 
 /// Writes the payload of a request: header and attributes.
-fn emit(request: &impl Emitable) -> impl Fn(&mut Writer) {
+pub(crate) fn emit(request: &impl Emitable) -> impl Fn(&mut Writer) {
     let mut payload = vec![0; request.buffer_len()];
     request.emit(&mut payload);
     move |writer| writer.raw(&payload)

@@ -25,7 +25,7 @@ use crate::engine_loop;
 use crate::events::{Event, Recorder};
 use crate::flows::{Behind, FlowObserver, FlowReports, Replies};
 use crate::handover::Handover;
-use crate::health::{Pulse, Pulses};
+use crate::health::{DataPath, Freshness, Pulse, Pulses};
 use crate::input::Input;
 use crate::metrics::Metrics;
 use crate::origin::{Opened, Origin, Source};
@@ -33,6 +33,7 @@ use crate::planes::{Candidates, EffectiveMode, InheritedSockets, Onward, Opening
 use crate::platform::supervisor::{self, Readiness};
 use crate::reload::{self, Reload};
 use crate::report::{Changes, Inbox, Reporter, Reports, SharedInbox};
+use crate::self_test::SelfTest;
 use crate::serve::healthz::Health;
 use crate::serve::http::{self, BlockingAnswers, Routes};
 use crate::serve::service_health::{HealthCheckReports, ServiceHealth};
@@ -120,19 +121,20 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     start_core(desk.clone(), input, &threads)?;
     start_addresses(addresses, &inputs, &threads)?;
     let health_events = Rc::new(HealthCheckReports::new(inputs.clone()));
+    let self_test = start_self_test(&options, &families, (&desk, &inputs), (&metrics, &threads))?;
     start_source(source, Sink::direct(desk.clone(), inputs), &threads)?;
     recorder.record(Event::starting(node_name));
 
     let pulses = Pulses { families: pulses, limit: periods.sync_period * 2 };
-    let (for_health, reporter) = (Arc::clone(&metrics), Reporter::new(plane.mode, Arc::clone(&metrics)));
-    let health = Health { pulses: pulses.clone(), eligible, freshness: freshness.clone(), metrics: for_health };
+    let reporter = Reporter::new(plane.mode, Arc::clone(&metrics));
+    let health = new_health((&pulses, eligible), (&freshness, self_test.data_path()), &metrics);
     let service_health = ServiceHealth::new(node_name, pulses.clone(), health_events);
     // Servers and reports run on the main thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _clock = runtime.enter();
     let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
     let reload = reload::follow(reload, Arc::clone(&metrics), (objects, serving.clone()));
-    let (control, page) = operator_servers(&options, (plane.mode, way.as_ref()), (&desk, &inbox, &health));
+    let (control, page) = operator_servers(&options, (plane.mode, way.as_ref()), (&desk, &inbox, &health), self_test);
     let status = Status { freshness, metrics, inbox: Rc::clone(&inbox), setup, ping: Default::default(), page };
     let follow = follow(inbox, service_health, handovers, (Readiness::new(families), pulses), serving.clone());
     let edges = edges(&options, health, (status, control), follow, (reload, ends), serving);
@@ -195,6 +197,7 @@ fn operator_servers(
     options: &RunOptions,
     (mode, way): (&str, Option<&Way>),
     (desk, inbox, health): (&Desk, &SharedInbox, &Health),
+    self_test: SelfTest,
 ) -> (impl Future<Output = Infallible> + use<>, Pages) {
     let (node, ferry) = (options.settings.node_name.to_string(), &options.config.ferry);
     let control = ControlSetup {
@@ -214,7 +217,7 @@ fn operator_servers(
         setup,
         blocking: BlockingAnswers::default(),
     };
-    let control = control::serve(Control::new(desk.clone(), Rc::clone(inbox), control));
+    let control = control::serve(Control::new(desk.clone(), Rc::clone(inbox), (control, self_test)));
     (control, Box::new(move |received| page.answer(received)))
 }
 
@@ -305,6 +308,28 @@ fn start_handovers(
 fn new_pulses(families: &[Family]) -> Vec<(Family, Arc<Pulse>)> {
     let epoch = Instant::now();
     families.iter().map(|family| (*family, Arc::new(Pulse::new(epoch)))).collect()
+}
+
+/// The state of probes.
+fn new_health(
+    (pulses, eligible): (&Pulses, Arc<AtomicBool>),
+    (freshness, data_path): (&Option<Arc<Freshness>>, Option<Arc<DataPath>>),
+    metrics: &Arc<Metrics>,
+) -> Health {
+    let (pulses, freshness, metrics) = (pulses.clone(), freshness.clone(), Arc::clone(metrics));
+    Health { pulses, eligible, freshness, data_path, metrics }
+}
+
+/// Prepares tests of the data path, and starts those that are configured.
+fn start_self_test(
+    options: &RunOptions,
+    families: &[Family],
+    core: (&Desk, &mpsc::SyncSender<Input>),
+    (metrics, threads): (&Arc<Metrics>, &Threads),
+) -> anyhow::Result<SelfTest> {
+    let self_test = SelfTest::new(&options.config.ferry.self_test, families, core, metrics);
+    self_test.start(threads)?;
+    Ok(self_test)
 }
 
 fn start_engine(

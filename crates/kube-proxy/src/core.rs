@@ -8,6 +8,7 @@ mod local_node;
 mod lookup;
 mod node_warnings;
 mod object_log;
+mod own_objects;
 mod restore;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ use self::gate::{Gate, Readiness};
 use self::local_node::{LocalNode, preferred_first};
 pub use self::lookup::await_node;
 use self::node_warnings::NodeWarnings;
+use self::own_objects::OwnObjects;
 pub use self::restore::{ObjectPage, Restored};
 pub use self::view::{FamilyView, View, has_address};
 use crate::events::{self, Recorder};
@@ -93,6 +95,7 @@ pub struct Core {
     store: Store,
     addresses: Vec<IpAddr>,
     stand_in: Option<LocalNode>,
+    own: OwnObjects,
     gate: Gate,
     engines: Vec<EngineHandle>,
     changes: Changes,
@@ -141,6 +144,7 @@ impl Core {
             store: Store::new(name).serving_external_ips(setup.settings.external_ips),
             gate: Gate::new(AWAITED.into(), wait, name),
             stand_in,
+            own: OwnObjects::default(),
             settings: setup.settings,
             config: setup.config,
             profile: setup.profile,
@@ -184,7 +188,10 @@ impl Core {
                     Some(stand_in) => stand_in.complete(events),
                     None => events,
                 };
-                events.into_iter().for_each(|event| self.apply(event));
+                self.own.complete(events).into_iter().for_each(|event| self.apply(event));
+            }
+            Input::OwnObjects(objects) => {
+                self.own.replace(objects).into_iter().for_each(|event| self.apply(event));
             }
             Input::Addresses(addresses) => {
                 if let Some(event) =

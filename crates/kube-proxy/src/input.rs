@@ -1,8 +1,8 @@
-//! Input of the core: batches of object events, local addresses, failures of health-check servers, and problems of the node.
+//! Input of the core: batches of object events, local addresses, failures of health-check servers, and problems of the node, and objects of the proxy itself.
 
 use std::net::IpAddr;
 
-use ferry_api::object::{Family, ObjectName};
+use ferry_api::object::{Family, KubeObject, ObjectName};
 use ferry_model::MissingSchedulers;
 use ferry_model::store::Event;
 
@@ -11,6 +11,8 @@ use ferry_model::store::Event;
 pub enum Input {
     /// a source's batch, applied as a whole before Services are resolved
     Events(Vec<Event>),
+    /// the objects that the proxy itself adds to the source's: all of them
+    OwnObjects(Vec<KubeObject>),
     /// all addresses of the machine's interfaces, after one changed
     Addresses(Vec<IpAddr>),
     /// no new data: the events applied so far can't be resolved yet, or never
@@ -57,6 +59,8 @@ pub enum NodeProblem {
     Ipv6ForwardingDisabled,
     /// a port of a Service has no listener: another program may have the port, or descriptors may be used up (mode userspace)
     ListenerFailed,
+    /// connections of the self-test fail
+    SelfTestFailed,
 }
 
 // === impl NodeProblem ===
@@ -68,6 +72,7 @@ impl NodeProblem {
             Self::ForwardPolicyDrop => "ForwardPolicyDrop",
             Self::Ipv6ForwardingDisabled => "IPv6ForwardingDisabled",
             Self::ListenerFailed => "ListenerFailed",
+            Self::SelfTestFailed => "SelfTestFailed",
         }
     }
 }

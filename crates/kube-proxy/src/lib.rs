@@ -17,6 +17,7 @@
 //! - [`snapshot`] keeps the objects of the API server in a file, and serves from it at a start without the server.
 //! - [`query`] encodes and decodes the queries of URLs, for the API server's client and the servers.
 //! - [`control`] answers this program's own subcommands over a Unix socket.
+//! - [`self_test`] tests the data path by connections through a Service of its own.
 //! - [`inspect`] shows the desired state of objects instead of running.
 //! - [`ui`] is the status page.
 //! - [`logging`] prints klog's text format or JSON; [`version`] names the build.
@@ -24,7 +25,7 @@
 //! Threads: the main one serves HTTP and follows reports, `source` reads objects, `addresses` the machine's addresses, `core`
 //! resolves Services, `sync-v4` and `sync-v6` each drive an engine, `listener` receives the kernel's notifications, `flows` reads
 //! the conntrack table, `handover` checks once a minute for rules of other modes, and `snapshot` writes the file of that name, if
-//! one is configured. A mode may start more, by [`threads`], as `forward`, which finds firewalls that drop packets of Services.
+//! one is configured, and `self-test` connects through the Service of the self-test, if that has a period. A mode may start more, by [`threads`], as `forward`, which finds firewalls that drop packets of Services.
 //!
 //! Folders import each other in one direction only; `cargo xt layers` checks it.
 
@@ -48,6 +49,7 @@ pub mod platform;
 pub mod query;
 pub mod reload;
 pub mod report;
+pub mod self_test;
 pub mod serve;
 pub mod snapshot;
 pub mod source;

@@ -8,7 +8,7 @@ use super::GoDuration;
 use super::types::{
     CONTROL_SOCKET, ClientConnection, Conntrack, DetectLocal, FerryConfiguration, IpTables, Ipvs,
     KubeProxyConfiguration, LOCAL_MODE_CLUSTER_CIDR, LogOptions, Logging, MODE_NFTABLES, NODE_PORT_ADDRESSES_PRIMARY,
-    NfTables, PAGE_LOOPBACK, Userspace, WinKernel,
+    NfTables, PAGE_LOOPBACK, SelfTest, Userspace, WinKernel,
 };
 use crate::wire::address::{parse_ip, split_host_port};
 
@@ -129,8 +129,15 @@ impl Default for FerryConfiguration {
             snapshot_max_age: GoDuration::from_secs(24 * 60 * 60),
             control_socket: CONTROL_SOCKET.to_owned(),
             status_page: PAGE_LOOPBACK.to_owned(),
+            self_test: SelfTest::default(),
             userspace: Userspace::default(),
         }
+    }
+}
+
+impl Default for SelfTest {
+    fn default() -> Self {
+        Self { period: GoDuration::ZERO, ranges: Vec::new() }
     }
 }
 

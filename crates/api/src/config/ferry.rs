@@ -26,6 +26,8 @@ const SNAPSHOT: &str = "snapshot";
 const MAX_AGE: &str = "snapshotMaxAge";
 const CONTROL: &str = "controlSocket";
 const PAGE: &str = "statusPage";
+const TEST_PERIOD: &str = "selfTestPeriod";
+const TEST_RANGES: &str = "selfTestRanges";
 const WAY: &str = "userspaceWay";
 const INTERFACE: &str = "userspaceInterface";
 const UDP_TIMEOUT: &str = "userspaceUDPTimeout";
@@ -36,7 +38,7 @@ const RELAY_GRACE: &str = "userspaceTerminationGracePeriod";
 const DRAIN: &str = "userspaceDrainTimeout";
 
 /// All fields, in the order of messages.
-const FIELDS: [&str; 16] = [
+const FIELDS: [&str; 18] = [
     FALLBACK,
     GRACE_PERIOD,
     PING,
@@ -45,6 +47,8 @@ const FIELDS: [&str; 16] = [
     MAX_AGE,
     CONTROL,
     PAGE,
+    TEST_PERIOD,
+    TEST_RANGES,
     WAY,
     INTERFACE,
     UDP_TIMEOUT,
@@ -87,7 +91,12 @@ pub(super) fn read(root: &Node) -> Result<FerryConfiguration, FieldError> {
         }
         match name {
             "apiVersion" | "kind" => {}
-            FALLBACK => read_modes(node, &mut config.proxy_mode_fallback)?,
+            FALLBACK => read_texts(
+                node,
+                FALLBACK,
+                "a list of modes such as [nftables, iptables]",
+                &mut config.proxy_mode_fallback,
+            )?,
             GRACE_PERIOD => read_duration(node, GRACE_PERIOD, "15m", &mut config.ipvs_termination_grace_period)?,
             PING => read_boolean(node, PING, &mut config.ipvs_ping_only_with_endpoints)?,
             FORWARD => read_boolean(node, FORWARD, &mut config.accept_forward)?,
@@ -95,6 +104,10 @@ pub(super) fn read(root: &Node) -> Result<FerryConfiguration, FieldError> {
             MAX_AGE => read_duration(node, MAX_AGE, "24h", &mut config.snapshot_max_age)?,
             CONTROL => read_text(node, CONTROL, &mut config.control_socket)?,
             PAGE => read_text(node, PAGE, &mut config.status_page)?,
+            TEST_PERIOD => read_duration(node, TEST_PERIOD, "30s", &mut config.self_test.period)?,
+            TEST_RANGES => {
+                read_texts(node, TEST_RANGES, "a list of ranges such as [10.99.0.0/29]", &mut config.self_test.ranges)?
+            }
             _ if read_userspace(name, node, &mut config.userspace)? => {}
             _ => {
                 let known = FIELDS.join(", ");
@@ -122,17 +135,17 @@ fn read_userspace(name: &str, node: &Node, to: &mut Userspace) -> Result<bool, F
 }
 
 /// A list of texts; null leaves the default, as in the other readers.
-fn read_modes(node: &Node, to: &mut Vec<String>) -> Result<(), FieldError> {
-    let what = "a list of modes such as [nftables, iptables]";
+fn read_texts(node: &Node, field: &str, what: &str, to: &mut Vec<String>) -> Result<(), FieldError> {
     match &node.value {
         Value::Null => {}
         Value::List(items) => {
+            to.clear();
             for item in items {
-                let Value::Text(mode) = &item.value else { return Err(wrong(item, Some(FALLBACK), what)) };
-                to.push(mode.clone());
+                let Value::Text(text) = &item.value else { return Err(wrong(item, Some(field), what)) };
+                to.push(text.clone());
             }
         }
-        _ => return Err(wrong(node, Some(FALLBACK), what)),
+        _ => return Err(wrong(node, Some(field), what)),
     }
     Ok(())
 }

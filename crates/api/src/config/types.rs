@@ -27,6 +27,8 @@ pub const PAGE_LOOPBACK: &str = "loopback";
 pub const PAGE_EVERYONE: &str = "everyone";
 /// The value of statusPage for no page.
 pub const PAGE_NOBODY: &str = "nobody";
+/// The ranges of the self-test where none are configured: parts of ranges for documentation (RFC 5737, RFC 3849), which no network routes.
+pub const SELF_TEST_RANGES: [&str; 2] = ["192.0.2.248/29", "2001:db8:7e57::/125"];
 /// The default of controlSocket.
 pub const CONTROL_SOCKET: &str = "/run/kube-proxy/control.sock";
 /// Of Windows; `mode` if it is `userspace` or blank there. Upstream has removed it.
@@ -267,8 +269,20 @@ pub struct FerryConfiguration {
     pub control_socket: String,
     /// statusPage: the clients that the status page is served to, at the metrics address: [`PAGE_LOOPBACK`], [`PAGE_EVERYONE`] or [`PAGE_NOBODY`]
     pub status_page: String,
+    /// the test of the data path
+    pub self_test: SelfTest,
     /// the settings of mode userspace
     pub userspace: Userspace,
+}
+
+/// The settings of the self-test: connections through a Service of its own, from a network namespace of its own to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelfTest {
+    /// selfTestPeriod: the interval of the tests that are part of health; zero, the default, for none
+    pub period: GoDuration,
+    /// selfTestRanges: an IP range for each family that is tested, whose second to fourth addresses the test uses; empty, the default:
+    /// [`SELF_TEST_RANGES`]
+    pub ranges: Vec<String>,
 }
 
 /// The settings of mode userspace, each a field of the FerryConfiguration that begins with `userspace`.

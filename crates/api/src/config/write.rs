@@ -109,6 +109,8 @@ fn own(from: &FerryConfiguration) -> Map<'_> {
         ("ipvsTerminationGracePeriod", Value::Duration(from.ipvs_termination_grace_period)),
         ("kind", Value::Text(ferry::KIND)),
         ("proxyModeFallback", Value::Texts(&from.proxy_mode_fallback)),
+        ("selfTestPeriod", Value::Duration(from.self_test.period)),
+        ("selfTestRanges", Value::Texts(&from.self_test.ranges)),
         ("snapshot", Value::Text(&from.snapshot)),
         ("snapshotMaxAge", Value::Duration(from.snapshot_max_age)),
         ("statusPage", Value::Text(&from.status_page)),

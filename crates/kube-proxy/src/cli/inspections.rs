@@ -167,6 +167,7 @@ pub const INSPECTIONS: &[Inspected] = &[
                 "kube-proxy verify --config /var/lib/kube-proxy/config.conf --sample 100 --json",
                 "a hundred of them, evenly spread, for a script",
             ),
+            ("kube-proxy verify --connect", "a real connection through the running proxy's rules"),
         ],
         flags: &[
             MODE,
@@ -174,6 +175,11 @@ pub const INSPECTIONS: &[Inspected] = &[
             LOCAL_ADDRESSES,
             own("sample", ValueKind::Int32, "The number of Services, evenly spread over all; by default all of them."),
             own("all", ValueKind::Bool, "Compare all Services, which is the default."),
+            own(
+                "connect",
+                ValueKind::Bool,
+                "Instead, have the running proxy make a Service and two network namespaces, and connect from one to the other through it; exits with 2 if that fails.",
+            ),
             JSON,
         ],
     },

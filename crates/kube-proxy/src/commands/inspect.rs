@@ -16,6 +16,7 @@ use crate::inspect::{
     TraceRequest, VerifyRequest, explain, plan, render, service_name, trace, verify,
 };
 use crate::platform::WatchLimits;
+use crate::self_test;
 
 /// The value of `--local-addresses` for those of this machine.
 const OF_MACHINE: &str = "machine";
@@ -34,10 +35,24 @@ const MOST_PACKETS: u64 = 1000;
 /// If the configuration is invalid, the objects can't be read, or the subcommand fails.
 pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyhow::Result<(String, ExitCode)> {
     let subject = Subject::of(flags)?;
+    if flags.is_true("connect") {
+        return connect(flags, &subject);
+    }
     if let Some(note) = &subject.note {
         print(&mut io::stderr(), note, ExitCode::SUCCESS);
     }
     answer(inspection, flags, asked, &subject)
+}
+
+/// Has the running proxy test its data path.
+fn connect(flags: &Flags, subject: &Subject) -> anyhow::Result<(String, ExitCode)> {
+    let running = subject
+        .running()
+        .context("--connect is about a running kube-proxy: there is none, or flags name another source")?;
+    let results = running.self_test()?;
+    let text = self_test::text(&results).context("the running kube-proxy's answer is of another version")?;
+    let text = if flags.is_true("json") { format!("{results}\n") } else { text };
+    Ok((text, if self_test::fails(&results) { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS }))
 }
 
 /// Runs a subcommand on this configuration and these objects.
@@ -49,7 +64,7 @@ pub(super) fn answer(
 ) -> anyhow::Result<(String, ExitCode)> {
     let config = &subject.configured.config;
     let settings = &Settings::from_config(config, &subject.configured.node_name);
-    let addresses = local_addresses(flags.list("local-addresses"), inspection, subject.is_running())?;
+    let addresses = local_addresses(flags.list("local-addresses"), inspection, subject.running().is_some())?;
     let node = InspectedNode { config, settings, addresses };
     let json = flags.is_true("json");
     match inspection {

@@ -137,9 +137,12 @@ impl Subject {
         }
     }
 
-    /// True if the running proxy is the source.
-    pub(super) fn is_running(&self) -> bool {
-        matches!(self.source, Source::Running(_))
+    /// The running proxy, if it is the source.
+    pub(super) fn running(&self) -> Option<&Running> {
+        match &self.source {
+            Source::Running(running) => Some(running),
+            Source::Dump(_) | Source::Configured => None,
+        }
     }
 }
 

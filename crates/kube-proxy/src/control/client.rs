@@ -10,12 +10,13 @@ use ferry_api::snapshot::decode_snapshot;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
-use hyper::{Request, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use serde_json::Value;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
-use super::{OBJECTS, RunningState, STATE};
+use super::{OBJECTS, RunningState, SELF_TEST, STATE};
 use crate::platform::{ControlStream, connect_control};
 
 /// The running proxy, seen from a subcommand.
@@ -51,7 +52,7 @@ impl Running {
     /// If the process that listens there refuses this user, or its answer isn't a [`RunningState`].
     pub fn find(path: &Path) -> anyhow::Result<ProxyLookup> {
         let named = || format!("asking the process at {}", path.display());
-        let body = match get(path, STATE).with_context(named)? {
+        let body = match ask(path, (Method::GET, STATE)).with_context(named)? {
             Ok(body) => body,
             Err(error) => return Ok(ProxyLookup::NotRunning(error)),
         };
@@ -65,18 +66,28 @@ impl Running {
     /// If it has ended, serves none yet, or its answer is damaged.
     pub fn objects(&self) -> anyhow::Result<Vec<KubeObject>> {
         let named = || format!("asking the process at {} for its objects", self.path.display());
-        let body = get(&self.path, OBJECTS).with_context(named)?.with_context(named)?;
+        let body = ask(&self.path, (Method::GET, OBJECTS)).with_context(named)?.with_context(named)?;
         Ok(decode_snapshot(&*body).with_context(named)?.objects)
+    }
+
+    /// Has it test its data path; returns the results as in docs/cli.md.
+    ///
+    /// # Errors
+    /// If it has ended, can't test, or its answer is damaged.
+    pub fn self_test(&self) -> anyhow::Result<Value> {
+        let named = || format!("asking the process at {} for a test of the data path", self.path.display());
+        let body = ask(&self.path, (Method::POST, SELF_TEST)).with_context(named)?.with_context(named)?;
+        serde_json::from_slice(&body).with_context(named)
     }
 }
 
 /// Returns the body of an answer; the inner error if no process listens at the path.
-fn get(path: &Path, route: &str) -> anyhow::Result<io::Result<Vec<u8>>> {
+fn ask(path: &Path, request: (Method, &str)) -> anyhow::Result<io::Result<Vec<u8>>> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let answered = timeout(LIMIT, async {
             match connect_control(path).await {
-                Ok(Ok(stream)) => exchange(stream, route).await.map(Ok),
+                Ok(Ok(stream)) => exchange(stream, request).await.map(Ok),
                 Ok(Err(error)) => Ok(Err(error)),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error)
                     .context("only its user and root may ask it: run as root, or name another source of objects"),
@@ -89,10 +100,11 @@ fn get(path: &Path, route: &str) -> anyhow::Result<io::Result<Vec<u8>>> {
     })
 }
 
-async fn exchange(stream: ControlStream, route: &str) -> anyhow::Result<Vec<u8>> {
+async fn exchange(stream: ControlStream, (method, route): (Method, &str)) -> anyhow::Result<Vec<u8>> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let exchanged = async {
-        let request = Request::get(route).header("host", "kube-proxy").body(Empty::<Bytes>::new())?;
+        let request =
+            Request::builder().method(method).uri(route).header("host", "kube-proxy").body(Empty::<Bytes>::new())?;
         let (head, body) = sender.send_request(request).await?.into_parts();
         let body = Limited::new(body, MOST_BYTES).collect().await.map_err(|error| anyhow::anyhow!(error))?;
         let body = body.to_bytes().to_vec();

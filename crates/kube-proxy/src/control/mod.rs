@@ -2,8 +2,8 @@
 //! the proxy's end, `client` the subcommand's.
 //!
 //! The messages are HTTP over a Unix socket that only its owner and root may open: `GET /v1/state` is a [`RunningState`] as JSON,
-//! `GET /v1/objects` all objects in the format of [`ferry_api::snapshot`]. All requests only read. An incompatible change
-//! gets another version in the path.
+//! `GET /v1/objects` all objects in the format of [`ferry_api::snapshot`]. `POST /v1/self-test` tests the data path; all other requests only read.
+//! An incompatible change gets another version in the path.
 
 mod client;
 mod server;
@@ -65,6 +65,8 @@ pub struct Quarantined {
 
 /// The path of the state.
 const STATE: &str = "/v1/state";
+/// The path of a test of the data path.
+const SELF_TEST: &str = "/v1/self-test";
 /// The path of all objects.
 const OBJECTS: &str = "/v1/objects";
 

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use hyper::StatusCode;
+use hyper::{Method, StatusCode};
 use tokio::time::sleep;
 
-use super::{GivenConfiguration, OBJECTS, Quarantined, RunningState, STATE};
+use super::{GivenConfiguration, OBJECTS, Quarantined, RunningState, SELF_TEST, STATE};
 use crate::core::Desk;
 use crate::platform::{ControlFile, ControlListener};
 use crate::report::SharedInbox;
+use crate::self_test::{self, SelfTest};
 use crate::serve::http::{self, Answer, BlockingAnswers, Deferred, File, Received, Routes, Share};
 use crate::{snapshot, version};
 
@@ -22,6 +23,7 @@ pub struct Control {
     desk: Desk,
     inbox: SharedInbox,
     setup: ControlSetup,
+    self_test: SelfTest,
     /// identifies this run
     run: String,
     blocking: BlockingAnswers,
@@ -105,10 +107,10 @@ fn listen(path: &str) -> io::Result<Option<ControlListener>> {
 
 impl Control {
     /// Routes over these objects and reports.
-    pub fn new(desk: Desk, inbox: SharedInbox, setup: ControlSetup) -> Self {
+    pub fn new(desk: Desk, inbox: SharedInbox, (setup, self_test): (ControlSetup, SelfTest)) -> Self {
         let begun = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let run = format!("{}-{}", std::process::id(), begun.as_nanos());
-        Self { desk, inbox, setup, run, blocking: BlockingAnswers::default() }
+        Self { desk, inbox, setup, self_test, run, blocking: BlockingAnswers::default() }
     }
 
     fn state(&self) -> RunningState {
@@ -128,6 +130,15 @@ impl Control {
             hand_overs: self.desk.hand_overs(),
             quarantined: quarantined.collect(),
         }
+    }
+
+    /// A test of the data path, on another thread.
+    fn test(&self) -> Deferred {
+        let self_test = self.self_test.clone();
+        self.blocking.answer(move || match self_test.run() {
+            Ok(tested) => Answer::of("application/json", self_test::json(&tested).to_string()),
+            Err(error) => Answer::text(format!("{error:#}\n")).with_status(StatusCode::SERVICE_UNAVAILABLE),
+        })
     }
 
     /// All objects, encoded on another thread.
@@ -156,6 +167,11 @@ impl Routes for Control {
     }
 
     fn deferred(&self, received: &Received) -> Option<Deferred> {
-        (received.path == OBJECTS).then(|| self.objects())
+        match received.path.as_str() {
+            OBJECTS => Some(self.objects()),
+            // A page that another program is led to by GET must not start a test.
+            SELF_TEST if received.method == Method::POST => Some(self.test()),
+            _ => None,
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! `kubeproxy_snapshot_` and `kubeproxy_source_`.
 //!
 //! A metric is one [`Row`] of a table. [`Metrics`] registers all tables and encodes the page: `registry` has the metrics of every
-//! mode, [`mode`] those of a single mode, [`client`] the API client's, [`source`] the age of objects, [`snapshot`] the snapshot's, [`config`] the running
+//! mode, [`mode`] those of a single mode, [`client`] the API client's, [`source`] the age of objects, [`self_test`] the self-test's, [`snapshot`] the snapshot's, [`config`] the running
 //! configuration, [`process`] CPU, memory and files. `text` encodes the page.
 
 pub mod client;
@@ -11,6 +11,7 @@ pub mod mode;
 pub mod process;
 mod registry;
 pub(crate) mod row;
+pub mod self_test;
 pub mod snapshot;
 pub mod source;
 mod text;

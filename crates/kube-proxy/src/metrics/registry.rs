@@ -12,6 +12,7 @@ use super::mode::{ModeMetrics, Register};
 use super::row::Buckets::{Commit, NetworkProgramming, Sync};
 use super::row::MetricKind::{Counter, Gauge as GaugeKind, Histogram};
 use super::row::{ENGINE, FAMILY, Row, registered, row};
+use super::self_test::SelfTestMetrics;
 use super::snapshot::SnapshotMetrics;
 use super::source::SourceMetrics;
 use super::{process, text};
@@ -71,6 +72,8 @@ pub struct Metrics {
     pub rest: Arc<RestMetrics>,
     /// staleness of objects
     pub source: SourceMetrics,
+    /// periodic tests of the data path
+    pub self_test: SelfTestMetrics,
     /// the file that keeps the API server's objects
     pub snapshot: SnapshotMetrics,
     /// the running configuration
@@ -282,6 +285,7 @@ impl Metrics {
             features: FEATURES.gauges(r)?,
             rest: Arc::new(RestMetrics::new(r)?),
             source: SourceMetrics::new(r)?,
+            self_test: SelfTestMetrics::new(r)?,
             snapshot: SnapshotMetrics::new(r)?,
             config: ConfigMetrics::new(r)?,
             mode: OnceLock::new(),
@@ -344,14 +348,14 @@ mod tests {
 
     use super::*;
     use crate::metrics::mode::NftablesMetrics;
-    use crate::metrics::{client, config, snapshot, source};
+    use crate::metrics::{client, config, self_test, snapshot, source};
     use crate::planes::PLANES;
 
     /// All metrics of all modes, each once, in the order of the documentation.
     fn rows() -> impl Iterator<Item = &'static Row> {
         let mut seen = BTreeSet::new();
         let of_modes = PLANES.iter().flat_map(|plane| plane.metrics).filter(move |row| seen.insert(row.name));
-        let of_objects = source::TABLE.iter().chain(snapshot::TABLE);
+        let of_objects = source::TABLE.iter().chain(snapshot::TABLE).chain(self_test::TABLE);
         TABLE.iter().chain(of_modes).chain(of_objects).chain(config::TABLE).chain(client::TABLE)
     }
 

@@ -9,6 +9,7 @@ mod files;
 mod flow;
 mod folders;
 mod program;
+mod test_network;
 
 use std::ffi::OsString;
 use std::io;
@@ -37,6 +38,7 @@ pub use program::{
     HandedOver, IS_REPLACEABLE, OpenSocket, Recording, Samples, hand_over_memory, handed_over, lacks_subsystem,
     memory_maps, replace_program, share_one_arena, supports, trim_memory,
 };
+pub use test_network::TestNetwork;
 
 use crate::input::Input;
 

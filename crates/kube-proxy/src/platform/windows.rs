@@ -8,6 +8,7 @@ mod folders;
 mod program;
 mod service;
 pub mod supervisor;
+mod test_network;
 
 use std::io;
 use std::net::IpAddr;
@@ -35,6 +36,7 @@ pub use program::{
     memory_maps, replace_program, share_one_arena, supports, trim_memory,
 };
 pub use service::{EndingSignal, asked_to_end, run_program};
+pub use test_network::TestNetwork;
 
 use crate::input::Input;
 use crate::platform::client_flow::ClientFlow;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use ferry_api::object::Kind;
+use ferry_api::object::{Family, Kind};
 use hyper::StatusCode;
 use jiff::Timestamp;
+use serde_json::Value;
 
 use super::http::{Answer, Received, Routes};
-use crate::health::{Fresh, Freshness, Pulses};
+use crate::health::{DataPath, Fresh, Freshness, Pulses, TestState};
 use crate::metrics::Metrics;
 
 /// State that probes are answered from.
@@ -21,6 +22,8 @@ pub struct Health {
     pub eligible: Arc<AtomicBool>,
     /// staleness of the API server's objects; `None` with manifests
     pub freshness: Option<Arc<Freshness>>,
+    /// what periodic tests of the data path have found; `None` without such tests
+    pub data_path: Option<Arc<DataPath>>,
     /// counters of the responses
     pub metrics: Arc<Metrics>,
 }
@@ -60,14 +63,17 @@ impl Health {
             status
                 .push(format!("\"{family}\":{{\"lastUpdated\":\"{}\",\"healthy\":{family_healthy}}}", now.before(age)));
         }
+        // Load balancers should send elsewhere; a restart of the process would help nobody.
+        healthy &= eligible.is_none() || self.data_path.as_ref().is_none_or(|data_path| data_path.is_healthy());
         let ok = healthy && eligible.unwrap_or(true);
         // A healthy proxy was last up to date now.
         let last_updated = now.before(if ok { Some(Duration::ZERO) } else { latest });
         let eligible = eligible.map_or_else(String::new, |eligible| format!("\"nodeEligible\":{eligible},"));
+        let tests = self.data_path.as_deref().map_or_else(String::new, |data_path| now.tests(data_path));
         let objects = self.freshness.as_deref().map_or_else(String::new, |freshness| now.objects(freshness));
         let body = format!(
             "{{\"lastUpdated\":\"{last_updated}\",\"currentTime\":\"{}\",{eligible}\"healthy\":{healthy},\
-             \"status\":{{{}}}{objects}}}",
+             \"status\":{{{}}}{tests}{objects}}}",
             now.before(Some(Duration::ZERO)),
             status.join(",")
         );
@@ -83,6 +89,17 @@ impl Now {
     fn before(&self, age: Option<Duration>) -> String {
         let then = age.and_then(|age| self.clock.checked_sub(age)).and_then(|then| Timestamp::try_from(then).ok());
         then.map_or_else(|| "0001-01-01T00:00:00Z".to_owned(), |then| then.to_string())
+    }
+
+    /// The tests of the data path of each family: Ferry's own field beside upstream's.
+    fn tests(&self, data_path: &DataPath) -> String {
+        let of_family = |(family, state): (Family, TestState)| {
+            let at = self.before(Some(self.instant.saturating_duration_since(state.at)));
+            let error = state.result.err().map_or(Value::Null, Value::from);
+            format!("\"{family}\":{{\"lastTested\":\"{at}\",\"failures\":{},\"error\":{error}}}", state.failures)
+        };
+        let families: Vec<String> = data_path.states().into_iter().map(of_family).collect();
+        format!(",\"selfTest\":{{{}}}", families.join(","))
     }
 
     /// The staleness of each kind of object: Ferry's own field beside upstream's. It doesn't affect health, since Services are
@@ -108,8 +125,6 @@ impl Now {
 
 #[cfg(test)]
 mod tests {
-    use ferry_api::object::Family;
-
     use super::*;
     use crate::health::Pulse;
 
@@ -121,6 +136,7 @@ mod tests {
             pulses: Pulses { families: Family::ALL.map(|family| (family, pulse(family))).into(), limit: LIMIT },
             eligible: Arc::new(AtomicBool::new(true)),
             freshness: None,
+            data_path: None,
             metrics: Arc::new(Metrics::new().unwrap()),
         }
     }
@@ -175,6 +191,26 @@ mod tests {
         assert_eq!(health.metrics.healthz.with_label_values(&["503"]).get(), 1);
         assert_eq!(health.metrics.livez.with_label_values(&["200"]).get(), 1);
         assert_eq!(health.answer(&Received::get("/readyz")).status, StatusCode::NOT_FOUND);
+    }
+
+    #[test]
+    fn a_data_path_that_fails_is_unhealthy_and_alive() {
+        let start = Instant::now();
+        let data_path = Arc::new(DataPath::default());
+        let health = Health { data_path: Some(Arc::clone(&data_path)), ..health(start) };
+        let fail = || data_path.note(Family::V4, Err("a \"firewall\"".to_owned()), start + Duration::from_secs(1));
+        fail();
+        let answer = health.probe(at(start, 3), Some(true));
+        assert_eq!(answer.status, StatusCode::OK);
+        let test = ",\"selfTest\":{\"IPv4\":{\"lastTested\":\"2026-11-18T11:06:41.42Z\",\"failures\":1,\
+            \"error\":\"a \\\"firewall\\\"\"}}}";
+        assert!(answer.body.ends_with(test), "{}", answer.body);
+        fail();
+        fail();
+        let answer = health.probe(at(start, 3), Some(true));
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(answer.body.contains("\"nodeEligible\":true,\"healthy\":false"), "{}", answer.body);
+        assert_eq!(health.probe(at(start, 3), None).status, StatusCode::OK);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! FerryConfiguration: decoding, validation and the modes that a start tries.
 
-use crate::config::decode;
+use crate::config::{SelfTest, decode};
 
 use super::*;
 
@@ -37,6 +37,7 @@ fn every_field_arrives() {
         snapshot_max_age: GoDuration::from_secs(3600),
         control_socket: "/run/other.sock".to_owned(),
         status_page: "nobody".to_owned(),
+        self_test: SelfTest { period: GoDuration::from_secs(30), ranges: vec!["10.99.0.0/29".to_owned()] },
         userspace: Userspace {
             way: "bind".to_owned(),
             interface: "Ethernet 2".to_owned(),
@@ -50,6 +51,7 @@ fn every_field_arrives() {
     };
     let body = "proxyModeFallback: [nftables, iptables]\nipvsTerminationGracePeriod: 1m30s\nipvsPingOnlyWithEndpoints: true\n\
                 acceptForward: true\nsnapshot: /var/lib/ferry/snapshot\nsnapshotMaxAge: 1h\ncontrolSocket: /run/other.sock\nstatusPage: nobody\n\
+                selfTestPeriod: 30s\nselfTestRanges: [10.99.0.0/29]\n\
                 userspaceWay: bind\nuserspaceInterface: Ethernet 2\nuserspaceUDPTimeout: 1s\nuserspaceMaxConnections: 2\nuserspaceMaxConnectionsPerPort: 3\n\
                 userspaceMaxAssociations: 4\nuserspaceTerminationGracePeriod: 5s\nuserspaceDrainTimeout: 6s\n";
     assert_eq!(own(body), wanted);
@@ -71,7 +73,7 @@ fn faults_name_the_field_and_the_remedy() {
         (
             "foo: 1",
             "foo: unknown field: remove or correct it, the fields are proxyModeFallback, \
-                    ipvsTerminationGracePeriod, ipvsPingOnlyWithEndpoints, acceptForward, snapshot, snapshotMaxAge, controlSocket, statusPage, userspaceWay, userspaceInterface, userspaceUDPTimeout, \
+                    ipvsTerminationGracePeriod, ipvsPingOnlyWithEndpoints, acceptForward, snapshot, snapshotMaxAge, controlSocket, statusPage, selfTestPeriod, selfTestRanges, userspaceWay, userspaceInterface, userspaceUDPTimeout, \
                     userspaceMaxConnections, userspaceMaxConnectionsPerPort, userspaceMaxAssociations, \
                     userspaceTerminationGracePeriod, userspaceDrainTimeout (line 7, column 1)",
         ),
@@ -159,7 +161,6 @@ fn values_are_checked() {
         ),
         ("controlSocket: \"\"", ""),
         ("statusPage: everyone", ""),
-        ("statusPage: all", "statusPage: Invalid value: \"all\": must be loopback, everyone or nobody"),
         (
             "controlSocket: control.sock",
             "controlSocket: Invalid value: \"control.sock\": must be the absolute path of a socket of at most 90 bytes, such as \
@@ -196,6 +197,31 @@ fn values_are_checked() {
             "ipvsTerminationGracePeriod: 0s",
             "ipvsTerminationGracePeriod: Invalid value: \"0s\": must be greater than 0: remove it for the default, 15m",
         ),
+    ] {
+        let found = findings(&format!("{HEAD}{body}"));
+        assert_eq!(found.strip_prefix("FerryConfiguration.").unwrap_or(&found), wanted);
+    }
+}
+
+#[test]
+fn values_of_the_self_test_are_checked() {
+    for (body, wanted) in [
+        ("selfTestPeriod: 1s\nselfTestRanges: [10.99.0.0/30, \"fd00:99::/126\"]", ""),
+        ("selfTestRanges: []", ""),
+        ("selfTestPeriod: 999ms", "selfTestPeriod: Invalid value: \"999ms\": must be at least 1s, or 0s for no tests"),
+        (
+            "selfTestRanges: [10.99.0.0]",
+            "selfTestRanges[0]: Invalid value: \"10.99.0.0\": must be an IP range in CIDR notation, such as 10.99.0.0/29",
+        ),
+        (
+            "selfTestRanges: [\"fd00:99::/127\"]",
+            "selfTestRanges[0]: Invalid value: \"fd00:99::/127\": must have at least four addresses",
+        ),
+        (
+            "selfTestRanges: [10.99.0.0/29, 10.98.0.0/29]",
+            "selfTestRanges[1]: Invalid value: \"10.98.0.0/29\": must not be of the same family as another one: remove one of them",
+        ),
+        ("statusPage: all", "statusPage: Invalid value: \"all\": must be loopback, everyone or nobody"),
     ] {
         let found = findings(&format!("{HEAD}{body}"));
         assert_eq!(found.strip_prefix("FerryConfiguration.").unwrap_or(&found), wanted);

@@ -4,7 +4,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{DetectLocal, MODE_IPTABLES, Userspace, decode};
+use crate::config::{DetectLocal, MODE_IPTABLES, SelfTest, Userspace, decode};
 
 /// Output of upstream 1.36 without a file or flag.
 const DEFAULT: &str = "\
@@ -228,11 +228,12 @@ prop_compose! {
     fn own_settings()(
         proxy_mode_fallback in vec(text(), 0..3), ipvs_termination_grace_period in duration(),
         ipvs_ping_only_with_endpoints: bool, accept_forward: bool, snapshot in text(), snapshot_max_age in duration(),
-        control_socket in text(), status_page in text(), userspace in userspace_settings(),
+        control_socket in text(), status_page in text(), test_period in duration(), ranges in vec(text(), 0..3), userspace in userspace_settings(),
     ) -> FerryConfiguration {
         FerryConfiguration {
             proxy_mode_fallback, ipvs_termination_grace_period, ipvs_ping_only_with_endpoints, accept_forward,
-            snapshot, snapshot_max_age, control_socket, status_page, userspace,
+            snapshot, snapshot_max_age, control_socket, status_page, self_test: SelfTest { period: test_period, ranges },
+            userspace,
         }
     }
 }

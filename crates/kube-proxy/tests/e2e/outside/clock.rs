@@ -7,13 +7,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ferry_lab::api::ApiServer;
 
 use crate::snapshot::{NEXT_WRITE, config, metric, server};
-use crate::support::{Machine, Running, SERVICE, SLICE};
+use crate::support::{HEALTHZ, Machine, Running, SERVICE, SLICE};
 
 /// Set where the clock may be set: it is that of the whole machine.
 const PERMISSION: &str = "FERRY_MAY_SET_CLOCK";
 /// Jumps, in seconds. Their sum stays within the validity of the server's certificate, which begins an hour ago.
 const JUMPS: [i64; 4] = [3600, -3600, -1800, 1800];
-const HEALTHZ: &str = "127.0.0.1:10256";
 
 fn jump(machine: &Machine, seconds: i64) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_secs();

@@ -220,7 +220,7 @@ fn own_settings_are_checked_and_written() {
     assert!(output.status.success(), "{output:?}");
     let written = std::fs::read_to_string(&to).unwrap();
     let wanted = "---\nacceptForward: true\napiVersion: ferry.io/v1alpha1\ncontrolSocket: /run/kube-proxy/control.sock\nipvsPingOnlyWithEndpoints: false\nipvsTerminationGracePeriod: 15m0s\n\
-                  kind: FerryConfiguration\nproxyModeFallback:\n- nftables\n- iptables\nsnapshot: \"\"\n\
+                  kind: FerryConfiguration\nproxyModeFallback:\n- nftables\n- iptables\nselfTestPeriod: 0s\nselfTestRanges: null\nsnapshot: \"\"\n\
                   snapshotMaxAge: 24h0m0s\nstatusPage: loopback\nuserspaceDrainTimeout: 2s\nuserspaceInterface: \"\"\nuserspaceMaxAssociations: 50000\n\
                   userspaceMaxConnections: 100000\nuserspaceMaxConnectionsPerPort: 0\n\
                   userspaceTerminationGracePeriod: 15m0s\nuserspaceUDPTimeout: 250ms\nuserspaceWay: \"\"\n";

@@ -23,12 +23,12 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 /// The path of a control socket. It is short, as such paths must be, so that it isn't in the machine's folder. Its folder ends with it.
-struct Socket(String);
+pub(crate) struct Socket(String);
 
 // === impl Socket ===
 
 impl Socket {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("ferry-control-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         Self(std::env::temp_dir().join(name).join("control.sock").display().to_string())

@@ -15,6 +15,7 @@ mod privileges;
 mod profile;
 mod reload;
 mod render;
+mod self_test;
 mod service;
 mod snapshot;
 mod start;

@@ -7,9 +7,8 @@ use std::time::Duration;
 use ferry_kube_proxy::planes;
 use rustix::process::Signal;
 
-use crate::support::{METRICS, Machine, Running};
+use crate::support::{HEALTHZ, METRICS, Machine, Running};
 
-const HEALTHZ: &str = "127.0.0.1:10256";
 const VARIANTS: [&str; 2] = ["nft", "legacy"];
 const FAMILIES: [&str; 2] = ["iptables", "ip6tables"];
 const IPTABLES: &[&str] = &["--proxy-mode=iptables"];
@@ -307,7 +306,7 @@ fn a_family_without_a_tool_is_left_out() {
         machine.install(program);
     }
     let mut running = machine.start_with_installed(IPTABLES);
-    running.until_synced();
+    running.until_families_synced(&["IPv4"]);
     let log = running.log();
     let line = log.lines().find(|line| line.contains("Family can't be served")).unwrap_or_else(|| panic!("{log}"));
     assert!(
@@ -343,7 +342,7 @@ fn a_family_whose_table_the_kernel_lacks_is_left_out() {
     prefer(&machine, "legacy");
     install_but(&machine, "ip6tables-legacy-restore", NO_TABLE);
     let mut running = machine.start_with_installed(IPTABLES);
-    running.until_synced();
+    running.until_families_synced(&["IPv4"]);
     let log = running.log();
     let line = log.lines().find(|line| line.contains("Family can't be served")).unwrap_or_else(|| panic!("{log}"));
     assert!(line.contains("family=\"IPv6\"") && line.contains("table nat"), "{line}");

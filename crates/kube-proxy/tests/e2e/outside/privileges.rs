@@ -3,9 +3,8 @@
 
 use rustix::process::Signal;
 
-use crate::support::{Machine, Running};
+use crate::support::{HEALTHZ, Machine, Running};
 
-const HEALTHZ: &str = "127.0.0.1:10256";
 /// The user that has no file.
 const NOBODY: u32 = 65_534;
 /// The tools of mode iptables.

@@ -5,9 +5,8 @@ use std::os::unix::process::ExitStatusExt as _;
 
 use rustix::process::Signal;
 
-use crate::support::{METRICS, Machine};
+use crate::support::{HEALTHZ, METRICS, Machine};
 
-const HEALTHZ: &str = "127.0.0.1:10256";
 const TABLES: [&str; 2] = ["table ip kube-proxy", "table ip6 kube-proxy"];
 
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIP: 10.96.0.1\n  \
@@ -140,7 +139,7 @@ fn without_ipv6_the_other_family_is_served() {
     machine.run(|| ferry_kernel::sysctl::write("net/ipv6/conf/all/disable_ipv6", "1")).unwrap();
     machine.write("manifests/web.yaml", SERVICE);
     let mut running = machine.start(&[]);
-    running.until_synced();
+    running.until_families_synced(&["IPv4"]);
     assert_eq!(machine.tables(), TABLES[..1]);
     let body = running.get(HEALTHZ, "/healthz").body;
     assert!(body.contains("\"status\":{\"IPv4\":{") && !body.contains("IPv6"), "{body}");
@@ -161,7 +160,7 @@ fn a_family_that_is_switched_off_leaves_no_stale_rules() {
     running.until("word of it", |running| running.log().contains(removed));
     running.signal(Signal::KILL);
     let mut running = machine.start(&[]);
-    running.until_synced();
+    running.until_families_synced(&["IPv4"]);
     assert!(!running.log().contains("earlier run"), "{}", running.log());
 }
 

@@ -15,6 +15,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// The program under test.
 const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
+/// The default address of health.
+pub(crate) const HEALTHZ: &str = "127.0.0.1:10256";
 /// The default address of metrics.
 pub(crate) const METRICS: &str = "127.0.0.1:10249";
 /// A Service of an API server.
