@@ -33,6 +33,8 @@ const SCRIPTS: [(&str, &str); 3] = [
 pub struct Package<'a> {
     /// the executable, stripped
     pub executable: &'a Path,
+    /// the plugin of kubectl, stripped
+    pub plugin: &'a Path,
     /// the list of its libraries
     pub components: &'a str,
     /// the time of its files
@@ -77,9 +79,10 @@ pub fn architecture() -> Result<String> {
 
 /// Writes all files of the package but those of `DEBIAN`.
 fn fill(tree: &Tree, package: &Package<'_>) -> Result<()> {
-    let executable = package.executable;
-    let program = std::fs::read(executable).with_context(|| format!("reading {}", executable.display()))?;
-    tree.write("usr/bin/kube-proxy", 0o755, &program)?;
+    for (path, executable) in [("usr/bin/kube-proxy", package.executable), ("usr/bin/kubectl-ferry", package.plugin)] {
+        let program = std::fs::read(executable).with_context(|| format!("reading {}", executable.display()))?;
+        tree.write(path, 0o755, &program)?;
+    }
     for (path, text) in CONFFILES {
         tree.write(path.trim_start_matches('/'), 0o644, text.as_bytes())?;
     }

@@ -10,8 +10,8 @@ use ferry_deploy::release::Executables;
 use ferry_deploy::{completions, man, release};
 
 const USAGE: &str =
-    "ferry-deploy EXECUTABLE STATIC WORKSPACE FOLDER   the files of a release; SOURCE_DATE_EPOCH is their time
-ferry-deploy man|bash|zsh|fish                     prints the manual page, or completions for a shell";
+    "ferry-deploy EXECUTABLE STATIC PLUGIN WORKSPACE FOLDER   the files of a release; SOURCE_DATE_EPOCH is their time
+ferry-deploy man|bash|zsh|fish                            prints the manual page, or completions for a shell";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -33,8 +33,9 @@ fn run(arguments: &[&str]) -> Result<String> {
         ["bash"] => completions::bash(),
         ["zsh"] => completions::zsh(),
         ["fish"] => completions::fish(),
-        [executable, fixed, workspace, folder] => {
-            let executables = Executables { dynamic: Path::new(executable), fixed: Path::new(fixed) };
+        [executable, fixed, plugin, workspace, folder] => {
+            let [dynamic, fixed, plugin] = [executable, fixed, plugin].map(Path::new);
+            let executables = Executables { dynamic, fixed, plugin };
             let (workspace, folder) = (Path::new(workspace), Path::new(folder));
             let files = release::write(&executables, workspace, folder, Epoch::of_environment()?)?;
             files.iter().map(|file| format!("{}\n", file.display())).collect()

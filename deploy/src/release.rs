@@ -12,13 +12,15 @@ use crate::{components, elf, man};
 /// The file with the checksums of the others, in the format of `sha256sum`.
 pub const SUMS: &str = "SHA256SUMS";
 
-/// The two builds of the executable.
+/// The two builds of the executable, and the plugin of kubectl.
 #[derive(Clone, Copy, Debug)]
 pub struct Executables<'a> {
     /// for nodes, with the C library that is there
     pub dynamic: &'a Path,
     /// for an image that has nothing else
     pub fixed: &'a Path,
+    /// `kubectl-ferry`, for the machines of operators and for nodes
+    pub plugin: &'a Path,
 }
 
 /// Writes the executables, the package, the list of components, the manual page and the checksums of all of them; returns their paths.
@@ -26,7 +28,7 @@ pub struct Executables<'a> {
 /// # Errors
 /// If an input can't be read, isn't the build that it should be, a tool fails, or a file can't be written.
 pub fn write(executables: &Executables<'_>, workspace: &Path, folder: &Path, epoch: Epoch) -> Result<Vec<PathBuf>> {
-    let Executables { dynamic, fixed } = *executables;
+    let Executables { dynamic, fixed, plugin } = *executables;
     ensure!(
         elf::is_dynamic(dynamic)?,
         "{} is static: on nodes, libraries of other versions could end it",
@@ -35,11 +37,20 @@ pub fn write(executables: &Executables<'_>, workspace: &Path, folder: &Path, epo
     ensure!(!elf::is_dynamic(fixed)?, "{} needs shared libraries: an image from scratch has none", fixed.display());
     std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     let components = components::list(workspace, epoch)?;
-    let package =
-        Package { executable: dynamic, components: &components, epoch, version: debian::version(), compression: "xz" };
+    let package = Package {
+        executable: dynamic,
+        plugin,
+        components: &components,
+        epoch,
+        version: debian::version(),
+        compression: "xz",
+    };
     let mut files = vec![debian::build(&package, folder)?];
-    let name = format!("kube-proxy-{}-linux-{}", debian::version(), debian::architecture()?);
-    for (executable, name) in [(dynamic, name.clone()), (fixed, format!("{name}-static"))] {
+    let platform = format!("{}-linux-{}", debian::version(), debian::architecture()?);
+    let name = format!("kube-proxy-{platform}");
+    let named =
+        [(dynamic, name.clone()), (fixed, format!("{name}-static")), (plugin, format!("kubectl-ferry-{platform}"))];
+    for (executable, name) in named {
         let file = folder.join(name);
         std::fs::copy(executable, &file).with_context(|| format!("copying {}", executable.display()))?;
         files.push(file);

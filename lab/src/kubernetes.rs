@@ -58,6 +58,8 @@ pub enum Certificate {
 /// The user of a kubeconfig, and its credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
+    /// an administrator of the cluster, by a certificate in the kubeconfig
+    Admin,
     /// a kube-proxy, by a certificate in the kubeconfig
     Certificate,
     /// a kube-proxy, by files that the kubeconfig names
@@ -96,6 +98,11 @@ pub fn build() {
 /// The path of upstream's kube-proxy.
 pub fn upstream() -> String {
     cache().join("bin/kube-proxy").display().to_string()
+}
+
+/// The path of kubectl.
+pub fn kubectl() -> String {
+    cache().join("bin/kubectl").display().to_string()
 }
 
 /// The script that builds and starts them.
@@ -219,6 +226,7 @@ impl<'a> Kubernetes<'a> {
     /// Path of the kubeconfig of a user.
     pub fn kubeconfig(&self, user: User) -> PathBuf {
         self.folder.join(match user {
+            User::Admin => "admin.conf",
             User::Certificate => "kube-proxy.conf",
             User::Files => "kube-proxy-files.conf",
             User::Token => "kube-proxy-token.conf",

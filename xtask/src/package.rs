@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         _ => bail!("unexpected arguments; --out FOLDER and --dev are known"),
     };
     setup::prepare(&[Use::Package], false)?;
-    let executables = build_both(&metadata)?;
+    let executables = build_all(&metadata)?;
     executables.iter().try_for_each(|executable| check_size(executable))?;
     let epoch = epoch(&metadata.workspace_root)?;
     let mut command = cargo();
@@ -50,15 +50,15 @@ pub(crate) fn for_tests(metadata: &Metadata) -> Result<()> {
     Ok(())
 }
 
-/// Builds the executable for nodes, and the static one for the image from scratch.
-fn build_both(metadata: &Metadata) -> Result<[PathBuf; 2]> {
+/// Builds the executable for nodes, the static one for the image from scratch, and the plugin of kubectl.
+fn build_all(metadata: &Metadata) -> Result<[PathBuf; 3]> {
     build_static("release", "")?;
     let built = metadata.target_directory.join("release/kube-proxy");
     // The next build replaces the file of this name.
     let fixed = metadata.target_directory.join("release/kube-proxy-static");
     std::fs::copy(&built, &fixed).with_context(|| format!("copying {}", built.display()))?;
-    run_command(cargo().args(["build", "--quiet", "--release", "--package", EXECUTABLE, "--bin", "kube-proxy"]))?;
-    Ok([built, fixed])
+    run_command(cargo().args(["build", "--quiet", "--release", "--package", EXECUTABLE, "--bins"]))?;
+    Ok([built, fixed, metadata.target_directory.join("release/kubectl-ferry")])
 }
 
 fn check_size(executable: &Path) -> Result<()> {

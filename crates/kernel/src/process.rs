@@ -158,9 +158,7 @@ fn inherited(variable: &str) -> Option<File> {
     memory.rewind().ok().map(|()| memory)
 }
 
-/// Has the kernel kill the program of this command once the thread that starts it has ended, for whatever reason. Tests need no
-/// program for that which may do more than the one that it starts.
-#[cfg(feature = "testing")]
+/// Has the kernel kill the program of this command once the thread that starts it has ended, for whatever reason.
 #[expect(unsafe_code, reason = "the kernel forgets the signal in a new process, so that it has to set it itself")]
 pub fn end_with_thread(command: &mut Command) {
     let ask = || Ok(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?);
@@ -195,7 +193,8 @@ pub fn accept_ending_signals() -> io::Result<()> {
 
 /// The path of the program's file, by which tools name the process; [`RUNNING`], which they show as `exe`, if another file is
 /// there.
-fn program() -> PathBuf {
+#[must_use]
+pub fn program() -> PathBuf {
     let identity = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino()));
     let running = PathBuf::from(RUNNING);
     match fs::read_link(&running) {
@@ -233,6 +232,17 @@ mod tests {
     #[test]
     fn the_running_program_is_found_by_its_name() {
         assert_eq!(program(), std::env::current_exe().unwrap());
+    }
+
+    #[test]
+    fn a_child_ends_with_the_thread_that_started_it() {
+        let child = std::thread::spawn(|| {
+            let mut command = Command::new("sleep");
+            end_with_thread(command.arg("600"));
+            command.spawn().unwrap()
+        });
+        let status = child.join().unwrap().wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGKILL));
     }
 
     #[test]

@@ -209,13 +209,15 @@ fn operator_servers(
         // Objects of an API server have an age.
         manifests: health.freshness.is_none(),
     };
-    let setup = PageSetup { node, mode: mode.to_owned(), access: Access::configured(&ferry.status_page) };
+    let access = Access::configured(&ferry.status_page);
+    let setup = PageSetup { node, mode: mode.to_owned(), access, control_socket: ferry.control_socket.clone() };
     let page = StatusPage {
         desk: desk.clone(),
         inbox: Rc::clone(inbox),
         health: health.clone(),
         setup,
         blocking: BlockingAnswers::default(),
+        traces: BlockingAnswers::default(),
     };
     let control = control::serve(Control::new(desk.clone(), Rc::clone(inbox), (control, self_test)));
     (control, Box::new(move |received| page.answer(received)))

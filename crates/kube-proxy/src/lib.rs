@@ -19,7 +19,8 @@
 //! - [`control`] answers this program's own subcommands over a Unix socket.
 //! - [`self_test`] tests the data path by connections through a Service of its own.
 //! - [`inspect`] shows the desired state of objects instead of running.
-//! - [`ui`] is the status page.
+//! - [`ui`] is the status page. [`plugin`] is the other executable, `kubectl-ferry`, which asks it through the API server; [`http_client`]
+//!   is what it shares with the subcommands.
 //! - [`logging`] prints klog's text format or JSON; [`version`] names the build.
 //!
 //! Threads: the main one serves HTTP and follows reports, `source` reads objects, `addresses` the machine's addresses, `core`
@@ -39,6 +40,7 @@ pub mod events;
 pub mod flows;
 pub mod handover;
 pub mod health;
+pub mod http_client;
 pub mod input;
 pub mod inspect;
 pub mod logging;
@@ -46,6 +48,7 @@ pub mod metrics;
 pub mod origin;
 pub mod planes;
 pub mod platform;
+pub mod plugin;
 pub mod query;
 pub mod reload;
 pub mod report;

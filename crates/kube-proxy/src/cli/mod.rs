@@ -102,7 +102,7 @@ fn version_asked(flags: &Flags) -> Result<Option<String>, String> {
 }
 
 /// Joins the arguments around an arrow, which would be taken for a flag.
-fn join_arrow(args: &mut Vec<OsString>) {
+pub(crate) fn join_arrow(args: &mut Vec<OsString>) {
     let arrow = args.windows(3).position(|window| matches!(window, [_, arrow, _] if arrow.to_str() == Some("->")));
     let Some(at) = arrow else { return };
     let joined: Vec<OsString> = args.drain(at..at + 3).collect();

@@ -1,6 +1,6 @@
 //! The subcommands that show something instead of running.
 
-use std::io::{self, IsTerminal as _};
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::subject::Subject;
 use crate::cli::{Flags, Inspection};
 use crate::inspect::{
     Comparison, Connection, ExplainRequest, InspectedNode, LocalAddresses, PlanRequest, Question, RenderRequest,
-    TraceRequest, VerifyRequest, explain, plan, render, service_name, trace, verify,
+    TraceRequest, VerifyRequest, explain, plan, render, service_name, trace, verify, wants_colours,
 };
 use crate::platform::WatchLimits;
 use crate::self_test;
@@ -70,9 +70,8 @@ pub(super) fn answer(
     match inspection {
         Inspection::Explain => {
             let question = question(flags, asked)?;
-            let colours =
-                io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-            let request = ExplainRequest { node, question, quarantined: subject.quarantined(), json, colours };
+            let (quarantined, colours) = (subject.quarantined(), wants_colours());
+            let request = ExplainRequest { node, question, quarantined, json, colours };
             Ok((explain(subject.objects(settings)?, &request)?, ExitCode::SUCCESS))
         }
         Inspection::Plan => {

@@ -7,16 +7,13 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use ferry_api::object::KubeObject;
 use ferry_api::snapshot::decode_snapshot;
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::{Method, StatusCode};
 use serde_json::Value;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
 use super::{OBJECTS, RunningState, SELF_TEST, STATE};
+use crate::http_client;
 use crate::platform::{ControlStream, connect_control};
 
 /// The running proxy, seen from a subcommand.
@@ -40,8 +37,6 @@ pub enum ProxyLookup {
 const LIMIT: Duration = Duration::from_secs(60);
 /// Longest answer in bytes: some ten times the objects of 10,000 Services with 100,000 endpoints.
 const MOST_BYTES: usize = 256 << 20;
-/// Longest text of an error that is shown, in characters.
-const SHOWN: usize = 500;
 
 // === impl Running ===
 
@@ -101,26 +96,9 @@ fn ask(path: &Path, request: (Method, &str)) -> anyhow::Result<io::Result<Vec<u8
 }
 
 async fn exchange(stream: ControlStream, (method, route): (Method, &str)) -> anyhow::Result<Vec<u8>> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let exchanged = async {
-        let request =
-            Request::builder().method(method).uri(route).header("host", "kube-proxy").body(Empty::<Bytes>::new())?;
-        let (head, body) = sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, MOST_BYTES).collect().await.map_err(|error| anyhow::anyhow!(error))?;
-        let body = body.to_bytes().to_vec();
-        if head.status != StatusCode::OK {
-            let text: String = String::from_utf8_lossy(&body).trim().chars().take(SHOWN).collect();
-            bail!("it answers {}: {text}", head.status);
-        }
-        Ok(body)
-    };
-    tokio::pin!(exchanged, connection);
-    tokio::select! {
-        answer = &mut exchanged => answer,
-        ended = &mut connection => {
-            ended?;
-            // The connection has delivered everything.
-            exchanged.await
-        }
+    let (status, body) = http_client::request(stream, method, ("kube-proxy", route), MOST_BYTES).await?;
+    if status != StatusCode::OK {
+        bail!("it answers {status}: {}", http_client::shown(&body));
     }
+    Ok(body)
 }

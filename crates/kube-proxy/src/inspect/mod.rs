@@ -19,7 +19,9 @@ mod verify;
 pub use self::comparison::Comparison;
 pub use self::connection::Connection;
 pub use self::desired::{Desired, InspectedNode, LocalAddresses, desired};
-pub use self::explain::{ExplainRequest, Explanation, Fact, Question, explain, explanation, service_name};
+pub use self::explain::{
+    ExplainRequest, Explanation, Fact, Question, explain, explanation, service_name, wants_colours,
+};
 pub use self::objects::Objects;
 pub use self::plan::{PlanRequest, plan};
 pub use self::render::{RenderRequest, render};

@@ -32,8 +32,8 @@ pub use figures::process_figures;
 pub use files::{change_times, identity, is_at, make_private, sync_folder};
 pub use folders::FolderWatch;
 pub use program::{
-    HandedOver, IS_REPLACEABLE, OpenSocket, Recording, Samples, hand_over_memory, handed_over, lacks_subsystem,
-    memory_maps, replace_program, share_one_arena, supports, trim_memory,
+    HandedOver, IS_REPLACEABLE, OpenSocket, Recording, Samples, end_with_thread, hand_over_memory, handed_over,
+    lacks_subsystem, memory_maps, own_program, replace_program, share_one_arena, supports, trim_memory,
 };
 pub use service::{EndingSignal, asked_to_end, run_program};
 pub use test_network::TestNetwork;

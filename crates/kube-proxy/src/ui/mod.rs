@@ -1,20 +1,29 @@
 //! Status page at `/ui` of the metrics address: health, freshness, recent changes, Services, and explanations.
 //!
 //! `access` restricts the clients. `overview` shows the state of the process, `services` lists Services page by page, and `question` is
-//! `kube-proxy explain`. `layout` is the frame of all pages, `plot` draws. Pages are complete without scripts, load nothing from elsewhere, and
+//! `kube-proxy explain`. `layout` is the frame of all pages, `plot` draws. For programs alone are `status`, the overview, and `trace`, which is
+//! `kube-proxy trace`; `json` has their form. Pages are complete without scripts, load nothing from elsewhere, and
 //! change nothing. Pages that need the core's lock are made on another thread, since the main one answers probes.
 
 mod access;
+mod json;
 mod layout;
 mod overview;
 mod plot;
 mod question;
 mod services;
+mod status;
+mod trace;
 
 use hyper::{Method, StatusCode};
 
 pub use self::access::Access;
+use self::json::Form;
+pub use self::json::VERSION;
 use self::overview::Overview;
+pub use self::services::Counts;
+pub use self::status::{FamilyStatus, KindStatus, NodeStatus, ObjectProblem, PassStatus};
+pub use self::trace::TraceAnswer;
 use crate::control::Quarantined;
 use crate::core::Desk;
 use crate::report::SharedInbox;
@@ -34,6 +43,8 @@ pub struct StatusPage {
     pub setup: PageSetup,
     /// makes the pages that need the core's lock
     pub blocking: BlockingAnswers,
+    /// makes traces, which take seconds
+    pub traces: BlockingAnswers,
 }
 
 /// Facts about the process that the pages show.
@@ -45,6 +56,8 @@ pub struct PageSetup {
     pub mode: String,
     /// the clients that are served
     pub access: Access,
+    /// the path of the control socket; empty for none
+    pub control_socket: String,
 }
 
 /// The path of the pages.
@@ -69,8 +82,12 @@ impl StatusPage {
     fn page(&self, path: &str, received: &Received) -> Deferred {
         let parameter = |name| received.parameters(name).next().map(|value| value.into_owned()).unwrap_or_default();
         let (desk, setup) = (self.desk.clone(), self.setup.clone());
-        let in_turn = &self.blocking;
+        let (in_turn, form, format) = (&self.blocking, Form::of(received), parameter("format"));
         match path {
+            "" | "/" if format == "json" => {
+                let overview = self.overview();
+                in_turn.answer(move || form.object(&NodeStatus::of(&setup, overview, &desk)))
+            }
             "" | "/" => {
                 let overview = self.overview();
                 in_turn.answer(move || layout::page(&setup, "Overview", &overview.markup(&desk)))
@@ -85,9 +102,13 @@ impl StatusPage {
                 })
             }
             "/explain" => {
-                let (asked, json) = (parameter("q"), parameter("format") == "json");
+                let (asked, form) = (parameter("q"), (format == "json").then_some(form));
                 let quarantined = self.quarantined();
-                in_turn.answer(move || question::answer(&desk, &setup, (&asked, json), &quarantined))
+                in_turn.answer(move || question::answer(&desk, &setup, (&asked, form), &quarantined))
+            }
+            "/trace" => {
+                let asked = parameter("q");
+                self.traces.answer(move || trace::answer(&setup, &asked, format == "text", form))
             }
             _ => at_once(Answer::not_found()),
         }

@@ -21,14 +21,23 @@ use crate::serve::healthz::Health;
 #[derive(Debug)]
 pub(super) struct Overview {
     /// the families: healthy or not, and the seconds that a change has waited
-    families: Vec<(Family, bool, Option<f64>)>,
+    pub(super) families: Vec<(Family, bool, Option<f64>)>,
     /// true if load balancers may send traffic to this node
-    eligible: bool,
+    pub(super) eligible: bool,
     /// the kinds of objects, with an API server
-    kinds: Vec<(Kind, Fresh)>,
-    quarantined: Vec<Quarantined>,
+    pub(super) kinds: Vec<(Kind, Fresh)>,
+    pub(super) quarantined: Vec<Quarantined>,
     /// oldest first
-    passes: Vec<PastPass>,
+    pub(super) passes: Vec<PastPass>,
+}
+
+/// Problems of objects: unreadable fields, and addresses that another Service has.
+#[derive(Debug)]
+pub(super) struct NotAsSpecified {
+    /// the first ones
+    pub(super) problems: Vec<Diagnostic>,
+    /// the number of all others
+    pub(super) more: usize,
 }
 
 /// Passes that are listed.
@@ -59,10 +68,7 @@ impl Overview {
     /// The page; takes the core's lock.
     pub(super) fn markup(&self, desk: &Desk) -> Markup {
         let counts = services::Counts::of(desk);
-        let (problems, more) = desk.with_view(|view| {
-            let problems: Vec<Diagnostic> = view.diagnostics().take(PROBLEMS).cloned().collect();
-            (problems, view.diagnostics().skip(PROBLEMS).count())
-        });
+        let problems = NotAsSpecified::of(desk).markup();
         html! {
             p {
                 a href={ (ROOT) "/services" } { (counted(counts.services, "Service")) } ", "
@@ -84,7 +90,7 @@ impl Overview {
                 @else { "The node is not eligible for the traffic of load balancers, and /healthz answers 503: its Node is being deleted, has a taint of the autoscaler, or isn't known yet" }
             }
             (self.objects())
-            (not_as_specified(&problems, more))
+            (problems)
             (self.refused())
             (self.changes())
         }
@@ -141,20 +147,32 @@ impl Overview {
     }
 }
 
-/// Problems of objects: unreadable fields, and addresses that another Service has. `more` are not listed.
-fn not_as_specified(problems: &[Diagnostic], more: usize) -> Markup {
-    html! {
-        h3 { "Objects that are not served as specified" }
-        @if problems.is_empty() { p { "none" } }
-        @for problem in problems {
-            @let Diagnostic { kind, name, field, winner, .. } = problem;
-            p class="problem" {
-                (kind) " " @if *kind == Kind::Service { (services::link(&name.to_string())) } @else { (name) }
-                ", " (field) ": " (problem.problem())
-                @if let Some(winner) = winner { " (it is that of " (services::link(&winner.to_string())) ")" }
+// === impl NotAsSpecified ===
+
+impl NotAsSpecified {
+    /// The present problems; takes the core's lock.
+    pub(super) fn of(desk: &Desk) -> Self {
+        desk.with_view(|view| Self {
+            problems: view.diagnostics().take(PROBLEMS).cloned().collect(),
+            more: view.diagnostics().skip(PROBLEMS).count(),
+        })
+    }
+
+    fn markup(&self) -> Markup {
+        let Self { problems, more } = self;
+        html! {
+            h3 { "Objects that are not served as specified" }
+            @if problems.is_empty() { p { "none" } }
+            @for problem in problems {
+                @let Diagnostic { kind, name, field, winner, .. } = problem;
+                p class="problem" {
+                    (kind) " " @if *kind == Kind::Service { (services::link(&name.to_string())) } @else { (name) }
+                    ", " (field) ": " (problem.problem())
+                    @if let Some(winner) = winner { " (it is that of " (services::link(&winner.to_string())) ")" }
+                }
             }
+            @if *more > 0 { p { "and " (counted(*more, "more problem")) ": the log has a line for each" } }
         }
-        @if more > 0 { p { "and " (counted(more, "more problem")) ": the log has a line for each" } }
     }
 }
 

@@ -1,8 +1,13 @@
 //! Explanations in the browser: the search box takes the questions of `kube-proxy explain`.
 
+use std::str::FromStr;
+
+use anyhow::bail;
+use hyper::StatusCode;
 use maud::{Markup, html};
 
 use super::PageSetup;
+use super::json::{self, Form};
 use super::layout::{page, page_with};
 use crate::control::Quarantined;
 use crate::core::Desk;
@@ -12,31 +17,35 @@ use crate::serve::http::Answer;
 /// Longest question, in bytes.
 const LONGEST: usize = 300;
 
-/// The answer to a question, as a page or as JSON.
+/// The answer to a question, as a page or, in a form for programs, as JSON.
 pub(super) fn answer(
     desk: &Desk,
     setup: &PageSetup,
-    (asked, json): (&str, bool),
+    (asked, form): (&str, Option<Form>),
     quarantined: &[Quarantined],
 ) -> Answer {
-    let explained = if asked.len() > LONGEST {
-        Err(anyhow::anyhow!("the question is longer than {LONGEST} bytes"))
-    } else {
-        asked.parse().and_then(|question: Question| desk.with_view(|view| explanation(view, &question, quarantined)))
-    };
-    match (explained, json) {
-        (Ok(explained), true) => Answer::of("application/json", explained.json()),
-        (Ok(explained), false) => page_with(setup, asked, asked, &markup(&explained)),
-        (Err(error), true) => Answer::of(
-            "application/json",
-            format!("{}\n", serde_json::json!({"version": 1, "error": format!("{error:#}")})),
-        )
-        .with_status(hyper::StatusCode::BAD_REQUEST),
-        (Err(_), false) if asked.is_empty() => page(setup, "Ask", &help()),
-        (Err(error), false) => {
+    let explained =
+        parsed(asked).and_then(|question: Question| desk.with_view(|view| explanation(view, &question, quarantined)));
+    match (explained, form) {
+        (Ok(explained), Some(_)) => json::text(explained.json()),
+        (Ok(explained), None) => page_with(setup, asked, asked, &markup(&explained)),
+        (Err(error), Some(form)) => form.failure(StatusCode::BAD_REQUEST, &format!("{error:#}")),
+        (Err(_), None) if asked.is_empty() => page(setup, "Ask", &help()),
+        (Err(error), None) => {
             page_with(setup, asked, asked, &html! { p class="problem" { (format!("{error:#}")) } (help()) })
         }
     }
+}
+
+/// Parses a question of limited length.
+///
+/// # Errors
+/// If it is too long, or no question.
+pub(super) fn parsed<Q: FromStr<Err = anyhow::Error>>(asked: &str) -> anyhow::Result<Q> {
+    if asked.len() > LONGEST {
+        bail!("the question is longer than {LONGEST} bytes");
+    }
+    asked.parse()
 }
 
 fn markup(explained: &Explanation) -> Markup {

@@ -3,6 +3,7 @@
 use ferry_api::object::ObjectName;
 use ferry_model::{FrontendAddr, ServiceState};
 use maud::{Markup, html};
+use serde::{Deserialize, Serialize};
 
 use super::ROOT;
 use crate::control::Quarantined;
@@ -31,13 +32,14 @@ struct Row {
 }
 
 /// Numbers of objects.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
-    pub(super) services: usize,
-    /// places in EndpointSlices
-    pub(super) endpoints: usize,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Services
+    pub services: usize,
+    /// endpoints in EndpointSlices
+    pub endpoints: usize,
     /// addresses and node ports of Services
-    pub(super) frontends: usize,
+    pub frontends: usize,
 }
 
 /// Services of a page.

@@ -19,7 +19,7 @@ use ferry_api::object::Family;
 
 use self::known::Known;
 pub use self::question::{Question, service_name};
-pub use self::tree::{Explanation, Fact};
+pub use self::tree::{Explanation, Fact, wants_colours};
 use super::desired::{InspectedNode, desired};
 use super::objects::Objects;
 use crate::control::Quarantined;

@@ -1,6 +1,9 @@
 //! An answer: problems, and a tree of facts.
 
+use std::io::{self, IsTerminal as _};
+
 use ferry_kernel::text::escaped;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// The version of the JSON schema.
@@ -10,8 +13,8 @@ const PROBLEM: (&str, &str) = ("\x1b[1;31m", "\x1b[0m");
 /// Indentation of each level.
 const INDENT: &str = "  ";
 
-/// An answer that grows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An answer that grows. It can be decoded from its JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Explanation {
     question: String,
     /// what is wrong
@@ -21,12 +24,17 @@ pub struct Explanation {
 }
 
 /// A fact, with those that belong to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Fact {
     /// the fact
     pub text: String,
     /// its parts or reasons
     pub children: Vec<Fact>,
+}
+
+/// True if a text for standard output should have colours: it is a terminal, and `NO_COLOR` isn't set.
+pub fn wants_colours() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 // === impl Explanation ===
@@ -45,7 +53,7 @@ impl Explanation {
     }
 
     /// The lines for a person: the problems come first.
-    pub(super) fn text(&self, colours: bool) -> String {
+    pub fn text(&self, colours: bool) -> String {
         let (begin, end) = if colours { PROBLEM } else { ("", "") };
         let mut text = String::new();
         for problem in &self.problems {
@@ -100,5 +108,6 @@ mod tests {
         let json: Value = serde_json::from_str(&answer.json()).unwrap();
         assert_eq!(json["problems"], json!(["bad"]));
         assert_eq!(json["facts"][0]["children"][0]["text"], "two\u{1b}[2J");
+        assert_eq!(serde_json::from_value::<Explanation>(json).unwrap(), answer);
     }
 }

@@ -2,13 +2,16 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 use ferry_api::object::Family;
 use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::sysctl;
 
 pub use ferry_kernel::memory::{share_one_arena, trim as trim_memory};
-pub use ferry_kernel::process::{HandedOver, handed_over, memory as hand_over_memory, replace as replace_program};
+pub use ferry_kernel::process::{
+    HandedOver, end_with_thread, handed_over, memory as hand_over_memory, replace as replace_program,
+};
 pub use ferry_kernel::profile::{Recording, Samples};
 
 /// An open socket that another process can have, too.
@@ -16,6 +19,14 @@ pub type OpenSocket = OwnedFd;
 
 /// A new run can take the place of the running one.
 pub const IS_REPLACEABLE: bool = true;
+
+/// The file of this program, for a child process that runs it, too.
+///
+/// # Errors
+/// None here.
+pub fn own_program() -> io::Result<PathBuf> {
+    Ok(ferry_kernel::process::program())
+}
 
 /// The parts of files in this process's memory, in the format of `/proc/PID/maps` (`proc(5)`).
 ///

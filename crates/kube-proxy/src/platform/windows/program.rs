@@ -7,6 +7,8 @@ use std::io;
 use std::net::{Ipv6Addr, UdpSocket};
 use std::num::NonZeroU32;
 use std::os::windows::io::OwnedSocket;
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use ferry_api::object::Family;
@@ -66,6 +68,17 @@ pub fn hand_over_memory() -> io::Result<File> {
 pub fn replace_program(_arguments: &[OsString], _handed: &HandedOver) -> io::Error {
     unsupported("a program that replaces the running one")
 }
+
+/// The file of this program, for a child process that asks it by the control socket.
+///
+/// # Errors
+/// Always: there is no such socket.
+pub fn own_program() -> io::Result<PathBuf> {
+    Err(unsupported("control socket of kube-proxy"))
+}
+
+/// A child process isn't tied to a thread of its parent here.
+pub fn end_with_thread(_command: &mut Command) {}
 
 /// The parts of files in this process's memory.
 ///

@@ -18,6 +18,7 @@ mod metrics;
 mod node;
 mod objects;
 mod outage;
+mod plugin;
 mod rotation;
 mod support;
 mod twins;

@@ -36,6 +36,7 @@ fn the_package_has_its_files_and_is_the_same_each_time() {
     }
     for (mode, path) in [
         ("-rwxr-xr-x root/root", "./usr/bin/kube-proxy"),
+        ("-rwxr-xr-x root/root", "./usr/bin/kubectl-ferry"),
         ("-rw-r--r-- root/root", "./etc/default/kube-proxy"),
         ("-rw-r--r-- root/root", "./etc/kube-proxy/config.yaml"),
         ("-rw-r--r-- root/root", "./usr/lib/systemd/system/kube-proxy.service"),

@@ -7,8 +7,9 @@ use std::sync::OnceLock;
 use ferry_deploy::debian::{self, Package};
 use ferry_deploy::epoch::Epoch;
 
-/// The program under test.
+/// The programs under test.
 const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
+const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-ferry");
 /// Packages that a minimal Debian needs to boot, and those of mode iptables.
 const PACKAGES: &str = "dbus,iptables,kmod,systemd,systemd-sysv";
 /// The time of all files in packages.
@@ -61,16 +62,25 @@ pub(crate) fn attempt(command: &mut Command) -> Result<String, String> {
 /// The executable without symbols, as it is shipped.
 pub(crate) fn executable() -> &'static Path {
     static STRIPPED: OnceLock<PathBuf> = OnceLock::new();
-    STRIPPED.get_or_init(|| {
-        let stripped = folder("executable").join("kube-proxy");
-        run(Command::new("strip").arg("-o").arg(&stripped).arg(EXECUTABLE));
-        stripped
-    })
+    STRIPPED.get_or_init(|| stripped(EXECUTABLE, "kube-proxy"))
+}
+
+/// The plugin of kubectl without symbols.
+pub(crate) fn plugin() -> &'static Path {
+    static STRIPPED: OnceLock<PathBuf> = OnceLock::new();
+    STRIPPED.get_or_init(|| stripped(PLUGIN, "kubectl-ferry"))
+}
+
+fn stripped(executable: &str, name: &str) -> PathBuf {
+    let stripped = folder("executable").join(name);
+    run(Command::new("strip").arg("-o").arg(&stripped).arg(executable));
+    stripped
 }
 
 /// Builds a package of this version in a folder.
 pub(crate) fn package(version: &str, folder: &Path) -> PathBuf {
-    let package = Package { executable: executable(), components: "{}\n", epoch: EPOCH, version, compression: "gzip" };
+    let (executable, plugin) = (executable(), plugin());
+    let package = Package { executable, plugin, components: "{}\n", epoch: EPOCH, version, compression: "gzip" };
     debian::build(&package, folder).expect("building a package")
 }
 

@@ -11,6 +11,7 @@ mod field;
 mod http;
 mod log;
 mod modes;
+mod plugin;
 mod privileges;
 mod profile;
 mod reload;

@@ -1,0 +1,237 @@
+//! Prints the states of proxies.
+
+use ferry_kernel::text::{escaped, in_one_line};
+
+use crate::ui::{FamilyStatus, NodeStatus, PassStatus};
+
+/// A node in the table.
+#[derive(Debug)]
+pub(super) struct Row {
+    cells: [String; COLUMNS],
+    /// what doesn't fit into columns: problems, or the reason why the node can't be asked
+    note: String,
+    is_answered: bool,
+}
+
+/// The number of columns.
+const COLUMNS: usize = 8;
+const HEADINGS: [&str; COLUMNS] =
+    ["NODE", "MODE", "HEALTH", "LOAD BALANCERS", "SERVICES", "PROBLEMS", "QUARANTINED", "LAST CHANGE"];
+/// Changes that are printed of one node.
+const CHANGES: usize = 10;
+
+/// The table, without spaces at the ends of lines.
+pub(super) fn table(rows: &[Row]) -> String {
+    let mut text = String::new();
+    let answered: Vec<[&str; COLUMNS]> = [HEADINGS]
+        .into_iter()
+        .chain(rows.iter().filter(|row| row.is_answered).map(|row| row.cells.each_ref().map(String::as_str)))
+        .collect();
+    if answered.len() > 1 {
+        let width = |column: usize| {
+            answered.iter().filter_map(|cells| cells.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: [usize; COLUMNS] = std::array::from_fn(width);
+        for cells in &answered {
+            let line: String = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}   ")).collect();
+            text += &format!("{}\n", line.trim_end());
+        }
+    }
+    for row in rows.iter().filter(|row| !row.is_answered) {
+        let [node, ..] = &row.cells;
+        text += &format!("{node}: {}\n", row.note);
+    }
+    text
+}
+
+/// The state of one node, with all that it names.
+pub(super) fn details(status: &NodeStatus) -> String {
+    let NodeStatus { kinds, counts, quarantined, problems, more_problems, passes, .. } = status;
+    let mut text = table(&[Row::of(&status.node, Ok(status.clone()))]);
+    let mut line = |line: String| text += &format!("{}\n", escaped(&line));
+    line(format!(
+        "{}: {} Services, {} endpoints in EndpointSlices, {} addresses and node ports",
+        status.program, counts.services, counts.endpoints, counts.frontends
+    ));
+    if !status.eligible {
+        line("load balancers shall not use the node: it is being deleted, has a taint of the autoscaler, or isn't known yet".to_owned());
+    }
+    for kind in kinds {
+        let list = if kind.synced { "complete" } else { "not complete since the start" };
+        let connection = if kind.connected { "open" } else { "closed" };
+        let contact = kind.contact_seconds.map_or_else(|| "never".to_owned(), |seconds| format!("{seconds:.0} s ago"));
+        line(format!("{}: list {list}, connection {connection}, last sign of the API server {contact}", kind.kind));
+    }
+    for one in quarantined {
+        let what = one.service.as_deref().unwrap_or("what all Services share");
+        line(format!("quarantined: {} in {}: {}", what, one.family, one.error));
+    }
+    for problem in problems {
+        let winner = problem.winner.as_ref().map(|winner| format!(" (it is that of {winner})")).unwrap_or_default();
+        line(format!("problem: {} {}, {}: {}{winner}", problem.kind, problem.name, problem.field, problem.problem));
+    }
+    if *more_problems > 0 {
+        line(format!("and {more_problems} more problems: the log has a line for each"));
+    }
+    passes.iter().rev().take(CHANGES).for_each(|pass| line(change(pass)));
+    text
+}
+
+/// A line about a sync pass.
+fn change(pass: &PassStatus) -> String {
+    let PassStatus { time, family, seconds, operations, services, units, repairs, error } = pass;
+    let mut text = format!("{time} {family}: {:.2} ms, {operations} operations", seconds * 1000.0);
+    if let Some(error) = error {
+        text += &format!(", failed: {error}");
+    }
+    if *repairs > 0 {
+        text += &format!(", repaired {repairs} objects that others changed");
+    }
+    let names: Vec<&str> = services.iter().map(|name| name.as_deref().unwrap_or("what all Services share")).collect();
+    if !names.is_empty() {
+        text += &format!(": {}", names.join(", "));
+    }
+    let more = units.saturating_sub(names.len());
+    if more > 0 {
+        text += &format!(" and {more} more");
+    }
+    text
+}
+
+/// Health in a word for each family that isn't well.
+fn health(families: &[FamilyStatus]) -> String {
+    let unhealthy: Vec<&str> =
+        families.iter().filter(|family| !family.healthy).map(|family| family.family.as_str()).collect();
+    if unhealthy.is_empty() { "healthy".to_owned() } else { format!("unhealthy: {}", unhealthy.join(", ")) }
+}
+
+// === impl Row ===
+
+impl Row {
+    /// The row of a node that has answered, or not.
+    pub(super) fn of(node: &str, answer: anyhow::Result<NodeStatus>) -> Self {
+        match answer {
+            Err(error) => {
+                let mut cells: [String; COLUMNS] = Default::default();
+                let [name, ..] = &mut cells;
+                *name = escaped(node);
+                Self { cells, note: in_one_line(&format!("{error:#}")), is_answered: false }
+            }
+            Ok(status) => {
+                let last = status.passes.last().map_or_else(
+                    || "none".to_owned(),
+                    |pass| {
+                        format!("{} ({:.2} ms)", pass.time.split('.').next().unwrap_or_default(), pass.seconds * 1000.0)
+                    },
+                );
+                let problems = status.problems.len() + status.more_problems;
+                let cells = [
+                    node.to_owned(),
+                    status.mode,
+                    health(&status.families),
+                    if status.eligible { "yes" } else { "no" }.to_owned(),
+                    status.counts.services.to_string(),
+                    problems.to_string(),
+                    status.quarantined.len().to_string(),
+                    last,
+                ];
+                Self { cells: cells.map(|cell| escaped(&cell)), note: String::new(), is_answered: true }
+            }
+        }
+    }
+
+    /// False for a node that can't be asked.
+    pub(super) fn is_answered(&self) -> bool {
+        self.is_answered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Quarantined;
+    use crate::ui::{Counts, KindStatus, ObjectProblem};
+
+    fn status() -> NodeStatus {
+        NodeStatus {
+            version: 1,
+            program: "v1.36.3+ferry.0.1.0".to_owned(),
+            node: "node-a".to_owned(),
+            mode: "nftables".to_owned(),
+            eligible: true,
+            families: vec![FamilyStatus { family: "IPv4".to_owned(), healthy: true, waiting_seconds: None }],
+            kinds: Vec::new(),
+            counts: Counts { services: 12, endpoints: 30, frontends: 14 },
+            quarantined: Vec::new(),
+            problems: Vec::new(),
+            more_problems: 0,
+            passes: vec![PassStatus {
+                time: "2026-01-02T03:04:05.678Z".to_owned(),
+                family: "IPv4".to_owned(),
+                seconds: 0.000_42,
+                operations: 3,
+                services: vec![None, Some("shop/web".to_owned())],
+                units: 4,
+                repairs: 0,
+                error: None,
+            }],
+        }
+    }
+
+    #[test]
+    fn a_table_has_a_line_for_each_node() {
+        let rows = [
+            Row::of("node-a", Ok(status())),
+            Row::of("node-b", Err(anyhow::anyhow!("kubectl port-forward: no route\nto host\x1b[2J"))),
+            Row::of("a-longer-name", Ok(NodeStatus { eligible: false, passes: Vec::new(), ..status() })),
+        ];
+        let text = table(&rows);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "NODE            MODE       HEALTH    LOAD BALANCERS   SERVICES   PROBLEMS   QUARANTINED   LAST CHANGE",
+                "node-a          nftables   healthy   yes              12         0          0             2026-01-02T03:04:05 (0.42 ms)",
+                "a-longer-name   nftables   healthy   no               12         0          0             none",
+                "node-b: kubectl port-forward: no route; to host\\x1b[2J",
+            ]
+        );
+        let unanswered: Vec<bool> = rows.iter().map(Row::is_answered).collect();
+        assert_eq!(unanswered, [true, false, true]);
+    }
+
+    #[test]
+    fn details_name_what_is_wrong() {
+        let status = NodeStatus {
+            families: vec![FamilyStatus { family: "IPv6".to_owned(), healthy: false, waiting_seconds: Some(70.0) }],
+            kinds: vec![KindStatus {
+                kind: "Service".to_owned(),
+                synced: true,
+                connected: false,
+                contact_seconds: Some(7.4),
+            }],
+            quarantined: vec![Quarantined { family: "IPv4".to_owned(), service: None, error: "table full".to_owned() }],
+            problems: vec![ObjectProblem {
+                kind: "Service".to_owned(),
+                name: "shop/web\u{202e}".to_owned(),
+                field: "spec.clusterIP".to_owned(),
+                problem: "belongs to another Service".to_owned(),
+                winner: Some("shop/older".to_owned()),
+            }],
+            more_problems: 2,
+            ..status()
+        };
+        let text = details(&status);
+        for line in [
+            "v1.36.3+ferry.0.1.0: 12 Services, 30 endpoints in EndpointSlices, 14 addresses and node ports",
+            "Service: list complete, connection closed, last sign of the API server 7 s ago",
+            "quarantined: what all Services share in IPv4: table full",
+            "problem: Service shop/web\\u202e, spec.clusterIP: belongs to another Service (it is that of shop/older)",
+            "and 2 more problems: the log has a line for each",
+            "2026-01-02T03:04:05.678Z IPv4: 0.42 ms, 3 operations: what all Services share, shop/web and 2 more",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no {line:?}: {text}");
+        }
+        assert!(text.contains("unhealthy: IPv6") && !text.contains("load balancers shall not"), "{text}");
+    }
+}
