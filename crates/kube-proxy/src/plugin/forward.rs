@@ -7,9 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use ferry_kernel::text::in_one_line;
 
-use super::kubectl::Kubectl;
+use super::kubectl::{Kubectl, complaint};
 
 /// A running `kubectl port-forward`, which ends when this is dropped.
 #[derive(Debug)]
@@ -59,7 +58,7 @@ impl PortForward {
     pub(super) fn complaint(&mut self) -> Option<String> {
         self.end();
         let text = self.complaint.recv_timeout(COMPLAINT).ok()?;
-        Some(in_one_line(&text)).filter(|text| !text.is_empty())
+        Some(complaint(&text)).filter(|text| !text.is_empty())
     }
 
     fn end(&mut self) {

@@ -58,7 +58,7 @@ impl Kubectl {
         let output = command.stdin(Stdio::inherit()).output().map_err(|error| self.failed_to_start(&error))?;
         let Output { status, stdout, stderr } = output;
         if !status.success() {
-            let complaint = in_one_line(&String::from_utf8_lossy(&stderr));
+            let complaint = complaint(&String::from_utf8_lossy(&stderr));
             bail!(
                 "kubectl {}: {}",
                 arguments.join(" "),
@@ -72,5 +72,32 @@ impl Kubectl {
     pub(super) fn failed_to_start(&self, error: &io::Error) -> anyhow::Error {
         let program = self.program.to_string_lossy();
         anyhow::anyhow!("starting {program}: {error}: kubectl must be in PATH, or named by the variable {PROGRAM}")
+    }
+}
+
+/// The standard error of kubectl in one line, without those of its log, which repeat the error with details.
+pub(super) fn complaint(stderr: &str) -> String {
+    let is_logged = |line: &str| {
+        line.strip_prefix(['I', 'W', 'E', 'F'])
+            .is_some_and(|rest| rest.bytes().take(4).all(|byte| byte.is_ascii_digit()))
+    };
+    let said: Vec<&str> = stderr.lines().filter(|line| !is_logged(line)).collect();
+    let text = in_one_line(&said.join("\n"));
+    if text.is_empty() { in_one_line(stderr) } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_of_kubectl_is_left_out() {
+        let log = "E1127 23:10:14.326629   27925 memcache.go:265] \"Unhandled Error\" err=\"refused\"\n";
+        assert_eq!(
+            complaint(&format!("{log}{log}The connection was refused\nError: 1\n")),
+            "The connection was refused; Error: 1"
+        );
+        assert_eq!(complaint(log), log.trim());
+        assert_eq!(complaint(""), "");
     }
 }

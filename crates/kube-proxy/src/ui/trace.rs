@@ -81,7 +81,12 @@ fn traced(connection: &Connection, socket: &str, is_text: bool) -> anyhow::Resul
         let _counted = ChildProcess::begin();
         let mut child = command.spawn().context("starting the process that traces")?;
         let late = || format!("the trace takes more than {} s: run kube-proxy trace on the node", LIMIT.as_secs());
-        timeout(LIMIT, finished(&mut child)).await.with_context(late)?
+        let ended = timeout(LIMIT, finished(&mut child)).await.with_context(late).and_then(|ended| ended);
+        if ended.is_err() {
+            // Waits for it, too, so that no zombie is left. One that has ended can't be killed, and that is as good.
+            let _ = child.kill().await;
+        }
+        ended
     })?;
     if output.is_empty() {
         bail!("kube-proxy trace failed: {}", in_one_line(&log));
@@ -108,4 +113,23 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>, most_bytes: u64) -> anyhow::
         pipe.take(most_bytes).read_to_end(&mut bytes).await?;
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn of_script(script: &str) -> anyhow::Result<(ExitStatus, String, String)> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        finished(&mut command.spawn().unwrap()).await
+    }
+
+    #[tokio::test]
+    async fn outputs_of_the_child_are_bounded() {
+        let (status, output, log) = of_script("head -c 100000 /dev/zero >&2; echo it differs; exit 2").await.unwrap();
+        assert_eq!((status.code(), output.as_str(), log.len() as u64), (Some(2), "it differs\n", MOST_LOG_BYTES));
+        let error = of_script("exec cat /dev/zero").await.unwrap_err().to_string();
+        assert_eq!(error, "the trace has more than 8388608 bytes: run kube-proxy trace on the node");
+    }
 }
