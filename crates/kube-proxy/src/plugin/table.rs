@@ -2,7 +2,7 @@
 
 use ferry_kernel::text::{escaped, in_one_line};
 
-use crate::ui::{FamilyStatus, NodeStatus, PassStatus};
+use crate::ui::{FamilyStatus, NodeStatus, PassStatus, TestStatus};
 
 /// A node in the table.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub(super) fn table(rows: &[Row]) -> String {
 
 /// The state of one node, with all that it names.
 pub(super) fn details(status: &NodeStatus) -> String {
-    let NodeStatus { kinds, counts, quarantined, problems, more_problems, passes, .. } = status;
+    let NodeStatus { self_test, kinds, counts, quarantined, problems, more_problems, passes, .. } = status;
     let mut text = table(&[Row::of(&status.node, Ok(status.clone()))]);
     let mut line = |line: String| text += &format!("{}\n", escaped(&line));
     line(format!(
@@ -55,6 +55,15 @@ pub(super) fn details(status: &NodeStatus) -> String {
     ));
     if !status.eligible {
         line("load balancers shall not use the node: it is being deleted, has a taint of the autoscaler, or isn't known yet".to_owned());
+    }
+    for TestStatus { family, seconds, failures, error, .. } in self_test {
+        line(match (seconds, error) {
+            (Some(seconds), _) => format!("self-test in {family}: gets through, in {:.2} ms", seconds * 1000.0),
+            (None, error) => format!(
+                "self-test in {family}: has failed {failures} times in a row: {}",
+                error.as_deref().unwrap_or("for an unknown reason")
+            ),
+        });
     }
     for kind in kinds {
         let list = if kind.synced { "complete" } else { "not complete since the start" };
@@ -99,9 +108,10 @@ fn change(pass: &PassStatus) -> String {
 }
 
 /// Health in a word for each family that isn't well.
-fn health(families: &[FamilyStatus]) -> String {
-    let unhealthy: Vec<&str> =
-        families.iter().filter(|family| !family.healthy).map(|family| family.family.as_str()).collect();
+fn health(families: &[FamilyStatus], tests: &[TestStatus]) -> String {
+    let waiting = families.iter().filter(|family| !family.healthy).map(|family| family.family.clone());
+    let failing = tests.iter().filter(|test| test.failing).map(|test| format!("self-test in {}", test.family));
+    let unhealthy: Vec<String> = waiting.chain(failing).collect();
     if unhealthy.is_empty() { "healthy".to_owned() } else { format!("unhealthy: {}", unhealthy.join(", ")) }
 }
 
@@ -128,7 +138,7 @@ impl Row {
                 let cells = [
                     node.to_owned(),
                     status.mode,
-                    health(&status.families),
+                    health(&status.families, &status.self_test),
                     if status.eligible { "yes" } else { "no" }.to_owned(),
                     status.counts.services.to_string(),
                     problems.to_string(),
@@ -160,6 +170,7 @@ mod tests {
             mode: "nftables".to_owned(),
             eligible: true,
             families: vec![FamilyStatus { family: "IPv4".to_owned(), healthy: true, waiting_seconds: None }],
+            self_test: Vec::new(),
             kinds: Vec::new(),
             counts: Counts { services: 12, endpoints: 30, frontends: 14 },
             quarantined: Vec::new(),
@@ -204,6 +215,22 @@ mod tests {
     fn details_name_what_is_wrong() {
         let status = NodeStatus {
             families: vec![FamilyStatus { family: "IPv6".to_owned(), healthy: false, waiting_seconds: Some(70.0) }],
+            self_test: vec![
+                TestStatus {
+                    family: "IPv4".to_owned(),
+                    seconds: Some(0.000_5),
+                    failures: 0,
+                    failing: false,
+                    error: None,
+                },
+                TestStatus {
+                    family: "IPv6".to_owned(),
+                    seconds: None,
+                    failures: 3,
+                    failing: true,
+                    error: Some("no answer".to_owned()),
+                },
+            ],
             kinds: vec![KindStatus {
                 kind: "Service".to_owned(),
                 synced: true,
@@ -224,6 +251,8 @@ mod tests {
         let text = details(&status);
         for line in [
             "v1.36.3+ferry.0.1.0: 12 Services, 30 endpoints in EndpointSlices, 14 addresses and node ports",
+            "self-test in IPv4: gets through, in 0.50 ms",
+            "self-test in IPv6: has failed 3 times in a row: no answer",
             "Service: list complete, connection closed, last sign of the API server 7 s ago",
             "quarantined: what all Services share in IPv4: table full",
             "problem: Service shop/web\\u202e, spec.clusterIP: belongs to another Service (it is that of shop/older)",
@@ -232,6 +261,9 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "no {line:?}: {text}");
         }
-        assert!(text.contains("unhealthy: IPv6") && !text.contains("load balancers shall not"), "{text}");
+        assert!(
+            text.contains("unhealthy: IPv6, self-test in IPv6") && !text.contains("load balancers shall not"),
+            "{text}"
+        );
     }
 }

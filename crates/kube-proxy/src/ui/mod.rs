@@ -22,7 +22,7 @@ use self::json::Form;
 pub use self::json::VERSION;
 use self::overview::Overview;
 pub use self::services::Counts;
-pub use self::status::{FamilyStatus, KindStatus, NodeStatus, ObjectProblem, PassStatus};
+pub use self::status::{FamilyStatus, KindStatus, NodeStatus, ObjectProblem, PassStatus, TestStatus};
 pub use self::trace::TraceAnswer;
 use crate::control::Quarantined;
 use crate::core::Desk;

@@ -1,5 +1,6 @@
 //! The first page: health, freshness of objects, what is not served as specified, what the kernel refuses, and the last changes.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
@@ -13,7 +14,7 @@ use super::plot::{latencies, time};
 use super::services::{self, counted};
 use crate::control::{Quarantined, service_of};
 use crate::core::Desk;
-use crate::health::Fresh;
+use crate::health::{Fresh, TestState};
 use crate::report::{Inbox, PastPass};
 use crate::serve::healthz::Health;
 
@@ -24,6 +25,8 @@ pub(super) struct Overview {
     pub(super) families: Vec<(Family, bool, Option<f64>)>,
     /// true if load balancers may send traffic to this node
     pub(super) eligible: bool,
+    /// the last periodic tests of the data path; `None` without such tests
+    pub(super) self_test: Option<BTreeMap<Family, TestState>>,
     /// the kinds of objects, with an API server
     pub(super) kinds: Vec<(Kind, Fresh)>,
     pub(super) quarantined: Vec<Quarantined>,
@@ -52,13 +55,14 @@ impl Overview {
     pub(super) fn of(inbox: &mut Inbox, health: &Health) -> Self {
         inbox.catch_up();
         let now = Instant::now();
-        let Health { pulses, eligible, freshness, .. } = health;
+        let Health { pulses, eligible, freshness, data_path, .. } = health;
         let families = pulses.families.iter().map(|(family, pulse)| {
             (*family, pulses.is_healthy(pulse, now), pulse.waiting(now).map(|waiting| waiting.as_secs_f64()))
         });
         Self {
             families: families.collect(),
             eligible: eligible.load(Ordering::Relaxed),
+            self_test: data_path.as_ref().map(|data_path| data_path.states()),
             kinds: freshness.iter().flat_map(|freshness| freshness.now(now)).collect(),
             quarantined: inbox.quarantined().map(Quarantined::of).collect(),
             passes: inbox.passes().cloned().collect(),
@@ -89,10 +93,26 @@ impl Overview {
                 @if self.eligible { "The node is eligible for the traffic of load balancers" }
                 @else { "The node is not eligible for the traffic of load balancers, and /healthz answers 503: its Node is being deleted, has a taint of the autoscaler, or isn't known yet" }
             }
+            (self.tests())
             (self.objects())
             (problems)
             (self.refused())
             (self.changes())
+        }
+    }
+
+    fn tests(&self) -> Markup {
+        let Some(tests) = &self.self_test else { return html! {} };
+        html! {
+            h3 { "Self-test: connections through a Service of its own" }
+            @if tests.is_empty() { p { "none yet" } }
+            @for (family, TestState { result, failures, at }) in tests {
+                @let age = format!("{:.0} s ago", at.elapsed().as_secs_f64());
+                @match result {
+                    Ok(duration) => { p class="good" { (family) ": gets through, in " (time(*duration)) ", " (age) } }
+                    Err(error) => { p class="problem" { (family) ": has failed " (failures) " times in a row, " (age) ": " (error) } }
+                }
+            }
         }
     }
 

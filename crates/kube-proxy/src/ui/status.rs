@@ -1,5 +1,6 @@
 //! The overview for programs: `/ui?format=json`.
 
+use ferry_api::object::Family;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +10,7 @@ use super::overview::{NotAsSpecified, Overview};
 use super::services::Counts;
 use crate::control::{Quarantined, service_of};
 use crate::core::Desk;
+use crate::health::TestState;
 use crate::report::PastPass;
 use crate::version;
 
@@ -28,6 +30,9 @@ pub struct NodeStatus {
     pub eligible: bool,
     /// the served IP families
     pub families: Vec<FamilyStatus>,
+    /// the last periodic tests of the data path; empty without such tests
+    #[serde(default)]
+    pub self_test: Vec<TestStatus>,
     /// the kinds of objects; none with manifests
     pub kinds: Vec<KindStatus>,
     /// numbers of objects
@@ -52,6 +57,22 @@ pub struct FamilyStatus {
     pub healthy: bool,
     /// how long the oldest change that waits has waited; `None` if none waits
     pub waiting_seconds: Option<f64>,
+}
+
+/// The last test of the data path of a family.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TestStatus {
+    /// `IPv4` or `IPv6`
+    pub family: String,
+    /// its duration; `None` if it failed
+    pub seconds: Option<f64>,
+    /// the number of failures in a row
+    pub failures: u32,
+    /// true if these are so many that `/healthz` answers 503
+    pub failing: bool,
+    /// why it failed
+    pub error: Option<String>,
 }
 
 /// Freshness of a kind of objects.
@@ -111,7 +132,7 @@ impl NodeStatus {
     pub(super) fn of(setup: &PageSetup, overview: Overview, desk: &Desk) -> Self {
         let counts = Counts::of(desk);
         let NotAsSpecified { problems, more } = NotAsSpecified::of(desk);
-        let Overview { families, eligible, kinds, quarantined, passes } = overview;
+        let Overview { families, eligible, self_test, kinds, quarantined, passes } = overview;
         let families = families.into_iter().map(|(family, healthy, waiting_seconds)| FamilyStatus {
             family: family.to_string(),
             healthy,
@@ -137,6 +158,7 @@ impl NodeStatus {
             mode: setup.mode.clone(),
             eligible,
             families: families.collect(),
+            self_test: self_test.into_iter().flatten().map(TestStatus::of).collect(),
             kinds: kinds.collect(),
             counts,
             quarantined,
@@ -144,6 +166,19 @@ impl NodeStatus {
             more_problems: more,
             passes: passes.iter().map(PassStatus::of).collect(),
         }
+    }
+}
+
+// === impl TestStatus ===
+
+impl TestStatus {
+    fn of((family, state): (Family, TestState)) -> Self {
+        let (failures, failing) = (state.failures, state.is_failing());
+        let (seconds, error) = match state.result {
+            Ok(duration) => (Some(duration.as_secs_f64()), None),
+            Err(error) => (None, Some(error)),
+        };
+        Self { family: family.to_string(), seconds, failures, failing, error }
     }
 }
 

@@ -147,6 +147,10 @@ fn health_follows_periodic_tests() {
     let warned = "\"Node may drop traffic of Services\" reason=\"SelfTestFailed\" family=\"IPv4\" problem=\"no answer within 2 s";
     running.until("a warning", |running| running.log().contains(warned));
     assert!(running.get(METRICS, "/metrics").body.contains(&counted("failure")));
+    let page = running.get(METRICS, "/ui").body;
+    assert!(page.contains("IPv4: has failed ") && page.contains("IPv6: gets through, in "), "{page}");
+    let status: serde_json::Value = serde_json::from_str(&running.get(METRICS, "/ui?format=json").body).expect("JSON");
+    assert!(status["selfTest"][0]["failures"].as_u64().is_some_and(|failures| failures >= 3), "{status}");
 
     assert!(machine.tool("nft", &["delete table ip firewall"]).status.success());
     running.until("health", is_healthy);
