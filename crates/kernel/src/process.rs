@@ -191,7 +191,7 @@ pub fn accept_ending_signals() -> io::Result<()> {
     mask(libc::SIG_UNBLOCK, &ENDING)
 }
 
-/// The path of the program's file, by which tools name the process; [`RUNNING`], which they show as `exe`, if another file is
+/// The path of the program's file, by which tools name the process; `/proc/self/exe`, which they show as `exe`, if another file is
 /// there.
 #[must_use]
 pub fn program() -> PathBuf {
