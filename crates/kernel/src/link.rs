@@ -177,7 +177,7 @@ pub fn raise(index: u32) -> io::Result<()> {
 }
 
 /// Writes the payload of a request: header and attributes.
-pub(crate) fn emit(request: &impl Emitable) -> impl Fn(&mut Writer) {
+fn emit(request: &impl Emitable) -> impl Fn(&mut Writer) {
     let mut payload = vec![0; request.buffer_len()];
     request.emit(&mut payload);
     move |writer| writer.raw(&payload)

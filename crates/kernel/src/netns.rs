@@ -26,7 +26,7 @@ pub struct Namespace {
 impl Namespace {
     /// Creates a network namespace whose only interface is loopback, down. The calling thread stays in its own.
     ///
-    /// Rates of virtual servers are not estimated there, if IPVS is loaded already: the thread that does so crashes (Linux 6.12)
+    /// Rates of virtual servers are not estimated there, if IPVS is loaded already and its parameters can be set: the thread that does so crashes (Linux 6.12)
     /// if a namespace with 50 servers and destinations ends while it still measures what an estimate costs.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl Namespace {
         on_a_thread(|| {
             unshare_network()?;
             match std::fs::write(ESTIMATION, "0") {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Err(error) if !is_without(&error) => return Err(error),
                 Ok(()) | Err(_) => {}
             }
             current()
@@ -83,6 +83,13 @@ impl AsFd for Namespace {
 /// The system's error.
 pub fn current() -> io::Result<Namespace> {
     Ok(Namespace { fd: File::open("/proc/thread-self/ns/net")?.into() })
+}
+
+/// True if there is no such parameter, or it can't be set here, as in a container without privileges: namespaces without virtual servers don't
+/// need it.
+fn is_without(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), NotFound | PermissionDenied | ReadOnlyFilesystem)
 }
 
 #[expect(

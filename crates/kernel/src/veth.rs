@@ -8,17 +8,10 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use ferry_family::Family;
 use ipnet::IpNet;
-use netlink_packet_route::AddressFamily;
-use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope};
-use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkInfo, LinkMessage};
-use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
-};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use crate::link::{self, emit};
-use crate::netlink::{Session, flag};
+use crate::link;
+use crate::netlink::{Session, Writer, flag};
 use crate::netns::Namespace;
 
 /// Message types of linux/rtnetlink.h.
@@ -27,6 +20,33 @@ const DELETE_LINK: u16 = 17;
 const NEW_ADDRESS: u16 = 20;
 const NEW_ROUTE: u16 = 24;
 const NEW_NEIGHBOUR: u16 = 28;
+/// Attributes of a device (linux/if_link.h, linux/veth.h): its hardware address, name, and network namespace; its kind, and what that needs.
+const HARDWARE: u16 = 1;
+const NAME: u16 = 3;
+const INFO: u16 = 18;
+const KIND: u16 = 1;
+const DATA: u16 = 2;
+const PEER: u16 = 1;
+const NAMESPACE: u16 = 28;
+/// Attributes of an address (`IFA_ADDRESS`, `IFA_LOCAL`), and the flag `IFA_F_NODAD`: usable at once, without detection of duplicates.
+const ADDRESS: u16 = 1;
+const LOCAL: u16 = 2;
+const NO_DAD: u8 = 0x02;
+/// Attributes of a neighbour (`NDA_DST`, `NDA_LLADDR`), and its state `NUD_PERMANENT`.
+const NEIGHBOUR: u16 = 1;
+const LINK_LAYER: u16 = 2;
+const PERMANENT: u16 = 0x80;
+/// Attributes of a route (`RTA_DST`, `RTA_OIF`, `RTA_GATEWAY`), and the flag `RTNH_F_ONLINK`.
+const DESTINATION: u16 = 1;
+const DEVICE: u16 = 4;
+const GATEWAY: u16 = 5;
+const ON_LINK: u32 = 4;
+/// Table `main`, protocol `static`, type `unicast`, and the scopes of a route (linux/rtnetlink.h).
+const TABLE_MAIN: u8 = 254;
+const PROTOCOL_STATIC: u8 = 4;
+const TYPE_UNICAST: u8 = 1;
+const SCOPE_UNIVERSE: u8 = 0;
+const SCOPE_LINK: u8 = 253;
 
 /// The next hop of the namespace at the far end: addresses that no other device of it has, so that the near end needs none.
 const GATEWAYS: [IpAddr; 2] =
@@ -62,14 +82,18 @@ impl VethPair {
     /// `veth`.
     pub fn create(near: VethEnd<'_>, far: VethEnd<'_>, namespace: &Namespace) -> io::Result<Self> {
         let mut session = Session::open(NETLINK_ROUTE)?;
-        let mut peer = named(far);
-        peer.attributes.push(LinkAttribute::NetNsFd(namespace.as_fd().as_raw_fd()));
-        let mut request = named(near);
-        request.attributes.push(LinkAttribute::LinkInfo(vec![
-            LinkInfo::Kind(InfoKind::Veth),
-            LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
-        ]));
-        session.request(NEW_LINK, flag::CREATE | flag::EXCL, emit(&request))?;
+        session.request(NEW_LINK, flag::CREATE | flag::EXCL, |writer| {
+            encode_end(writer, near);
+            let info = writer.nest(INFO);
+            writer.attribute(KIND, b"veth");
+            let data = writer.nest(DATA);
+            let peer = writer.nest(PEER);
+            encode_end(writer, far);
+            writer.attribute(NAMESPACE, &namespace.as_fd().as_raw_fd().to_ne_bytes());
+            writer.end_nest(peer);
+            writer.end_nest(data);
+            writer.end_nest(info);
+        })?;
         let index = link::index(near.name)?;
         let pair = Self { session, index, hardware: near.hardware, far_hardware: far.hardware };
         link::raise(index)?;
@@ -77,11 +101,11 @@ impl VethPair {
         Ok(pair)
     }
 
-    /// Gives the far end this address, with a default route over the near end, and the near end the route to it. A route to the same
-    /// address that another pair has left is replaced.
+    /// Gives the far end this address, with a default route over the near end, and the near end the route to it.
     ///
     /// # Errors
-    /// The system's error: `EACCES` or `EPERM` for a family that is disabled on new devices.
+    /// The system's error: `EEXIST` if there is a route to this very address; `EACCES` or `EPERM` for a family that is disabled on new
+    /// devices.
     pub fn assign(&mut self, address: IpAddr, (far, namespace): (VethEnd<'_>, &Namespace)) -> io::Result<()> {
         let gateway = gateway(Family::of(address));
         let hardware = self.hardware;
@@ -99,10 +123,9 @@ impl VethPair {
 
 impl Drop for VethPair {
     fn drop(&mut self) {
-        let mut request = LinkMessage::default();
-        request.header.index = self.index;
+        let index = self.index;
         // The end of the other namespace may have removed it already.
-        let _ = self.session.request(DELETE_LINK, 0, emit(&request));
+        let _ = self.session.request(DELETE_LINK, 0, |writer| encode_device_header(writer, index));
     }
 }
 
@@ -114,72 +137,78 @@ fn gateway(family: Family) -> IpAddr {
     }
 }
 
-fn named(end: VethEnd<'_>) -> LinkMessage {
-    let mut message = LinkMessage::default();
-    message.attributes.push(LinkAttribute::IfName(end.name.to_owned()));
-    message.attributes.push(LinkAttribute::Address(end.hardware.to_vec()));
-    message
+/// Writes `struct ifinfomsg` of the device with this index, or of one that its name tells.
+fn encode_device_header(writer: &mut Writer, index: u32) {
+    let [i0, i1, i2, i3] = index.to_ne_bytes();
+    writer.raw(&[0, 0, 0, 0, i0, i1, i2, i3, 0, 0, 0, 0, 0, 0, 0, 0]);
 }
 
-/// Adds an address that is usable at once, without detection of duplicates.
+fn encode_end(writer: &mut Writer, end: VethEnd<'_>) {
+    encode_device_header(writer, 0);
+    writer.text(NAME, end.name);
+    writer.attribute(HARDWARE, &end.hardware);
+}
+
 fn add_address(session: &mut Session, device: u32, address: IpAddr) -> io::Result<()> {
-    let mut request = AddressMessage::default();
-    request.header.family = family_of(address);
-    request.header.prefix_len = IpNet::from(address).prefix_len();
-    request.header.index = device;
-    request.header.scope = AddressScope::Universe;
-    request.attributes.push(AddressAttribute::Local(address));
-    request.attributes.push(AddressAttribute::Address(address));
-    request.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
-    session.request(NEW_ADDRESS, flag::CREATE | flag::EXCL, emit(&request)).map(drop)
+    let change = session.request(NEW_ADDRESS, flag::CREATE | flag::EXCL, |writer| {
+        let [d0, d1, d2, d3] = device.to_ne_bytes();
+        writer.raw(&[number(address), bits(address), NO_DAD, SCOPE_UNIVERSE, d0, d1, d2, d3]);
+        encode_ip(writer, LOCAL, address);
+        encode_ip(writer, ADDRESS, address);
+    });
+    change.map(drop)
 }
 
 fn add_neighbour(session: &mut Session, device: u32, (address, hardware): (IpAddr, [u8; 6])) -> io::Result<()> {
-    let mut request = NeighbourMessage::default();
-    request.header.family = family_of(address);
-    request.header.ifindex = device;
-    request.header.state = NeighbourState::Permanent;
-    request.attributes.push(NeighbourAttribute::Destination(match address {
-        IpAddr::V4(address) => NeighbourAddress::Inet(address),
-        IpAddr::V6(address) => NeighbourAddress::Inet6(address),
-    }));
-    request.attributes.push(NeighbourAttribute::LinkLayerAddress(hardware.to_vec()));
-    session.request(NEW_NEIGHBOUR, flag::CREATE | flag::REPLACE, emit(&request)).map(drop)
+    let change = session.request(NEW_NEIGHBOUR, flag::CREATE | flag::REPLACE, |writer| {
+        let ([d0, d1, d2, d3], [s0, s1]) = (device.to_ne_bytes(), PERMANENT.to_ne_bytes());
+        writer.raw(&[number(address), 0, 0, 0, d0, d1, d2, d3, s0, s1, 0, 0]);
+        encode_ip(writer, NEIGHBOUR, address);
+        writer.attribute(LINK_LAYER, &hardware);
+    });
+    change.map(drop)
 }
 
 fn add_host_route(session: &mut Session, device: u32, address: IpAddr) -> io::Result<()> {
-    let mut request = route_over(device, family_of(address));
-    request.header.destination_prefix_length = IpNet::from(address).prefix_len();
-    request.header.scope = if address.is_ipv4() { RouteScope::Link } else { RouteScope::Universe };
-    request.attributes.push(RouteAttribute::Destination(RouteAddress::from(address)));
-    session.request(NEW_ROUTE, flag::CREATE | flag::REPLACE, emit(&request)).map(drop)
+    let change = session.request(NEW_ROUTE, flag::CREATE | flag::EXCL, |writer| {
+        let scope = if address.is_ipv4() { SCOPE_LINK } else { SCOPE_UNIVERSE };
+        encode_route_header(writer, address, (bits(address), scope, 0));
+        encode_ip(writer, DESTINATION, address);
+        writer.attribute(DEVICE, &device.to_ne_bytes());
+    });
+    change.map(drop)
 }
 
 fn add_default_route(session: &mut Session, device: u32, gateway: IpAddr) -> io::Result<()> {
-    let mut request = route_over(device, family_of(gateway));
-    request.header.flags = RouteFlags::Onlink;
-    request.attributes.push(RouteAttribute::Gateway(RouteAddress::from(gateway)));
-    session.request(NEW_ROUTE, flag::CREATE | flag::EXCL, emit(&request)).map(drop)
+    let change = session.request(NEW_ROUTE, flag::CREATE | flag::EXCL, |writer| {
+        encode_route_header(writer, gateway, (0, SCOPE_UNIVERSE, ON_LINK));
+        encode_ip(writer, GATEWAY, gateway);
+        writer.attribute(DEVICE, &device.to_ne_bytes());
+    });
+    change.map(drop)
 }
 
-fn route_over(device: u32, family: AddressFamily) -> RouteMessage {
-    let mut request = RouteMessage::default();
-    request.header = RouteHeader {
-        address_family: family,
-        table: RouteHeader::RT_TABLE_MAIN,
-        protocol: RouteProtocol::Static,
-        kind: RouteType::Unicast,
-        ..RouteHeader::default()
-    };
-    request.attributes.push(RouteAttribute::Oif(device));
-    request
+/// Writes `struct rtmsg` of a route in this address's family.
+fn encode_route_header(writer: &mut Writer, of: IpAddr, (length, scope, flags): (u8, u8, u32)) {
+    let [f0, f1, f2, f3] = flags.to_ne_bytes();
+    writer.raw(&[number(of), length, 0, 0, TABLE_MAIN, PROTOCOL_STATIC, scope, TYPE_UNICAST, f0, f1, f2, f3]);
 }
 
-fn family_of(address: IpAddr) -> AddressFamily {
+fn encode_ip(writer: &mut Writer, attribute: u16, address: IpAddr) {
     match address {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
+        IpAddr::V4(address) => writer.attribute(attribute, &address.octets()),
+        IpAddr::V6(address) => writer.attribute(attribute, &address.octets()),
     }
+}
+
+/// The number of an address's family.
+fn number(address: IpAddr) -> u8 {
+    Family::of(address).number()
+}
+
+/// The length of an address in bits.
+fn bits(address: IpAddr) -> u8 {
+    IpNet::from(address).prefix_len()
 }
 
 #[cfg(test)]

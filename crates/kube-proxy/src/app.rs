@@ -121,18 +121,18 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     start_core(desk.clone(), input, &threads)?;
     start_addresses(addresses, &inputs, &threads)?;
     let health_events = Rc::new(HealthCheckReports::new(inputs.clone()));
-    let self_test = start_self_test(&options, &families, (&desk, &inputs), (&metrics, &threads))?;
+    let self_test =
+        start_self_test(&options, &families, (&desk, &inputs, periods.min_sync_period), (&metrics, &threads))?;
     start_source(source, Sink::direct(desk.clone(), inputs), &threads)?;
     recorder.record(Event::starting(node_name));
 
     let pulses = Pulses { families: pulses, limit: periods.sync_period * 2 };
-    let reporter = Reporter::new(plane.mode, Arc::clone(&metrics));
     let health = new_health((&pulses, eligible), (&freshness, self_test.data_path()), &metrics);
-    let service_health = ServiceHealth::new(node_name, pulses.clone(), health_events);
+    let service_health = ServiceHealth::new(node_name, (pulses.clone(), self_test.data_path()), health_events);
     // Servers and reports run on the main thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _clock = runtime.enter();
-    let inbox: SharedInbox = Rc::new(RefCell::new(Inbox::new(reports, reporter)));
+    let inbox = new_inbox(reports, plane.mode, &metrics);
     let reload = reload::follow(reload, Arc::clone(&metrics), (objects, serving.clone()));
     let (control, page) = operator_servers(&options, (plane.mode, way.as_ref()), (&desk, &inbox, &health), self_test);
     let status = Status { freshness, metrics, inbox: Rc::clone(&inbox), setup, ping: Default::default(), page };
@@ -312,6 +312,11 @@ fn new_pulses(families: &[Family]) -> Vec<(Family, Arc<Pulse>)> {
     families.iter().map(|family| (*family, Arc::new(Pulse::new(epoch)))).collect()
 }
 
+/// The receiver of the engines' reports.
+fn new_inbox(reports: Reports, mode: &'static str, metrics: &Arc<Metrics>) -> SharedInbox {
+    Rc::new(RefCell::new(Inbox::new(reports, Reporter::new(mode, Arc::clone(metrics)))))
+}
+
 /// The state of probes.
 fn new_health(
     (pulses, eligible): (&Pulses, Arc<AtomicBool>),
@@ -326,7 +331,7 @@ fn new_health(
 fn start_self_test(
     options: &RunOptions,
     families: &[Family],
-    core: (&Desk, &mpsc::SyncSender<Input>),
+    core: (&Desk, &mpsc::SyncSender<Input>, Duration),
     (metrics, threads): (&Arc<Metrics>, &Threads),
 ) -> anyhow::Result<SelfTest> {
     let self_test = SelfTest::new(&options.config.ferry.self_test, families, core, metrics);

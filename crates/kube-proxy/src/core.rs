@@ -38,6 +38,7 @@ use self::gate::{Gate, Readiness};
 use self::local_node::{LocalNode, preferred_first};
 pub use self::lookup::await_node;
 use self::node_warnings::NodeWarnings;
+pub use self::own_objects::OWN_NAMESPACE;
 use self::own_objects::OwnObjects;
 pub use self::restore::{ObjectPage, Restored};
 pub use self::view::{FamilyView, View, has_address};

@@ -27,6 +27,8 @@ pub struct Control {
     /// identifies this run
     run: String,
     blocking: BlockingAnswers,
+    /// apart from others, which explain what a test has found
+    tests: BlockingAnswers,
 }
 
 /// Facts that don't change during a run.
@@ -110,7 +112,15 @@ impl Control {
     pub fn new(desk: Desk, inbox: SharedInbox, (setup, self_test): (ControlSetup, SelfTest)) -> Self {
         let begun = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let run = format!("{}-{}", std::process::id(), begun.as_nanos());
-        Self { desk, inbox, setup, self_test, run, blocking: BlockingAnswers::default() }
+        Self {
+            desk,
+            inbox,
+            setup,
+            self_test,
+            run,
+            blocking: BlockingAnswers::default(),
+            tests: BlockingAnswers::default(),
+        }
     }
 
     fn state(&self) -> RunningState {
@@ -135,7 +145,7 @@ impl Control {
     /// A test of the data path, on another thread.
     fn test(&self) -> Deferred {
         let self_test = self.self_test.clone();
-        self.blocking.answer(move || match self_test.run() {
+        self.tests.answer(move || match self_test.run() {
             Ok(tested) => Answer::of("application/json", self_test::json(&tested).to_string()),
             Err(error) => Answer::text(format!("{error:#}\n")).with_status(StatusCode::SERVICE_UNAVAILABLE),
         })

@@ -3,6 +3,9 @@
 use ferry_api::object::KubeObject;
 use ferry_model::store::Event;
 
+/// The namespace of these objects. A snapshot, and the objects of the run before, may have them without what is behind them.
+pub const OWN_NAMESPACE: &str = "ferry-self-test";
+
 /// The objects that are there now.
 #[derive(Debug, Default)]
 pub(super) struct OwnObjects(Vec<KubeObject>);

@@ -21,7 +21,7 @@ pub struct TestState {
     pub failures: u32,
 }
 
-/// Failures in a row that make a family unhealthy: one may be a moment's, as while another program replaces its firewall.
+/// Failures in a row that make a family unhealthy: one may be caused by another program that is replacing its rules.
 const FAILURES: u32 = 3;
 
 // === impl DataPath ===

@@ -46,11 +46,18 @@ pub(super) enum Action {
 }
 
 /// Flags that are passed on to kubectl.
-const OF_KUBECTL: [(&str, &str); 4] = [
+const OF_KUBECTL: [(&str, &str); 11] = [
     ("kubeconfig", "The kubeconfig file, as for kubectl."),
     ("context", "The context of the kubeconfig, as for kubectl."),
     ("cluster", "The cluster of the kubeconfig, as for kubectl."),
     ("user", "The user of the kubeconfig, as for kubectl."),
+    ("as", "The user to impersonate, as for kubectl."),
+    ("as-group", "The group to impersonate, as for kubectl."),
+    ("as-uid", "The UID to impersonate, as for kubectl."),
+    ("server", "The URL of the API server, as for kubectl."),
+    ("token", "The bearer token, as for kubectl."),
+    ("tls-server-name", "The name in the API server's certificate, as for kubectl."),
+    ("certificate-authority", "The file with the API server's certificate authority, as for kubectl."),
 ];
 /// The id of positional arguments.
 const QUESTION: &str = "QUESTION";

@@ -153,7 +153,7 @@ impl<'a> Cluster<'a> {
             Via::NodeProxy => self.proxy(self.nodes()?.first().context("the cluster has no nodes")?)?,
         };
         let why = match client {
-            Some(client) => format!("the first one: no pod has the address {client}"),
+            Some(client) => format!("the first one: no pod has {client} as its primary address"),
             None => "the first one".to_owned(),
         };
         Ok((first, why))

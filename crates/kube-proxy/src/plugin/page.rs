@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use ferry_kernel::text::in_one_line;
 use hyper::{Method, StatusCode};
 use serde_json::Value;
 use tokio::net::TcpStream;
@@ -74,12 +75,12 @@ fn object(status: StatusCode, body: &[u8]) -> anyhow::Result<Value> {
         );
     }
     if status != StatusCode::OK {
-        bail!("it answers {status}: {}", http_client::shown(body));
+        bail!("it answers {status}: {}", in_one_line(&http_client::shown(body)));
     }
     let answer: Value =
         serde_json::from_slice(body).ok().context("it answers something else: is it of an earlier version?")?;
     if let Some(error) = answer.get("error").and_then(Value::as_str) {
-        bail!("{error}");
+        bail!("{}", in_one_line(error));
     }
     match answer.get("version").and_then(Value::as_u64) {
         Some(version) if version == u64::from(VERSION) => Ok(answer),
@@ -99,6 +100,7 @@ mod tests {
     fn answers_of_the_page_are_objects_of_its_version() {
         assert!(object(StatusCode::OK, br#"{"version": 1, "node": "a"}"#).is_ok());
         assert_eq!(refused(200, r#"{"version": 1, "error": "no Service a/b"}"#), "no Service a/b");
+        assert_eq!(refused(200, r#"{"version": 1, "error": "\u001b[2J"}"#), "\\x1b[2J");
         assert!(refused(404, "404 page not found\n").contains("statusPage is nobody"));
         assert_eq!(refused(403, "forward a port\n"), "it answers 403 Forbidden: forward a port");
         assert!(refused(200, "<!DOCTYPE html>").contains("earlier version"));

@@ -8,6 +8,7 @@
 mod objects;
 mod report;
 
+use std::net::IpAddr;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
@@ -34,20 +35,37 @@ pub struct SelfTest(Arc<Setup>);
 struct Setup {
     desk: Desk,
     inputs: SyncSender<Input>,
+    /// of the served families that are configured, or by default of all
     addresses: Vec<TestAddresses>,
+    /// true for the default ranges
+    is_default: bool,
+    /// longest time until a new Service is in force
+    in_force: Duration,
     metrics: Arc<Metrics>,
     /// the interval of periodic tests; zero for none
     period: Duration,
     /// what they have found
     data_path: Arc<DataPath>,
-    /// the namespaces, between periodic tests; locked while one runs
-    network: Mutex<Option<TestNetwork>>,
+    /// locked while a test runs
+    kept: Mutex<Kept>,
+}
+
+/// What is kept between periodic tests.
+#[derive(Debug, Default)]
+struct Kept {
+    /// the namespaces, if the last test has succeeded
+    network: Option<TestNetwork>,
+    /// the families of the Service, which is there
+    served: Vec<TestAddresses>,
 }
 
 /// Longest time of a connection: one lost packet is sent again after a second.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Longest time until a new Service is in force.
+/// Longest time until a new Service is in force, beside the least distance of sync passes.
 const IN_FORCE: Duration = Duration::from_secs(10);
+/// Nothing can be tested with these ranges.
+const NO_RANGE: &str =
+    "no range of FerryConfiguration.selfTestRanges is of a served family: add one, or remove all for the default ones";
 /// Interval of the attempts until it is.
 const STEP: Duration = Duration::from_millis(20);
 
@@ -58,7 +76,7 @@ impl SelfTest {
     pub fn new(
         settings: &config::SelfTest,
         families: &[Family],
-        (desk, inputs): (&Desk, &SyncSender<Input>),
+        (desk, inputs, min_sync_period): (&Desk, &SyncSender<Input>, Duration),
         metrics: &Arc<Metrics>,
     ) -> Self {
         let ranges: Vec<&str> = match &settings.ranges[..] {
@@ -71,10 +89,12 @@ impl SelfTest {
             desk: desk.clone(),
             inputs: inputs.clone(),
             addresses: addresses.collect(),
+            is_default: settings.ranges.is_empty(),
+            in_force: IN_FORCE + min_sync_period,
             metrics: Arc::clone(metrics),
             period: settings.period.to_std(),
             data_path: Arc::new(DataPath::default()),
-            network: Mutex::new(None),
+            kept: Mutex::default(),
         }))
     }
 
@@ -86,12 +106,15 @@ impl SelfTest {
     /// Starts periodic tests, if they are configured.
     ///
     /// # Errors
-    /// If the system has no thread left, or no network namespaces at all.
+    /// If the system has no thread left, or no network namespaces at all, or no range is of a served family.
     pub fn start(&self, threads: &Threads) -> anyhow::Result<()> {
         if self.0.period.is_zero() {
             return Ok(());
         }
         TestNetwork::require().context("FerryConfiguration.selfTestPeriod")?;
+        if self.0.addresses.is_empty() {
+            bail!("FerryConfiguration.selfTestPeriod: {NO_RANGE}");
+        }
         let setup = Arc::clone(&self.0);
         threads.spawn("self-test", STACK_BYTES, move || {
             loop {
@@ -121,36 +144,59 @@ impl Setup {
             bail!("no Services are in force yet: the lists are not complete");
         }
         if self.addresses.is_empty() {
-            bail!("no family that is served has a range of addresses: set FerryConfiguration.selfTestRanges");
+            bail!(NO_RANGE);
         }
-        let mut kept = self.network.lock().unwrap_or_else(PoisonError::into_inner);
-        let (network, patience) = match kept.take() {
-            Some(network) => (network, Duration::ZERO),
-            None => (self.open()?, IN_FORCE),
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let addresses = self.tested_now();
+        if addresses.is_empty() {
+            bail!("the node has no address of a served family: name the families in FerryConfiguration.selfTestRanges");
+        }
+        let is_new = kept.served != addresses;
+        let network = match kept.network.take().filter(|_| !is_new) {
+            Some(network) => network,
+            None => TestNetwork::open(&addresses).context("making network namespaces for the test")?,
         };
-        let tested = self.addresses.iter().map(|addresses| {
+        if is_new {
+            self.serve(&mut kept, addresses.clone())?;
+        }
+        let patience = if is_new { self.in_force } else { Duration::ZERO };
+        let tested = addresses.iter().map(|addresses| {
             let result = until(patience, || network.connect(addresses, LIMIT));
             Tested { addresses: *addresses, result: result.map_err(|error| format!("{error:#}")) }
         });
-        let tested = tested.collect();
+        let tested: Vec<Tested> = tested.collect();
         if self.period.is_zero() {
-            self.serve(false)?;
-        } else {
-            *kept = Some(network);
+            self.serve(&mut kept, Vec::new())?;
+        } else if tested.iter().all(|one| one.result.is_ok()) {
+            // After a failure the next test has new namespaces: another program may have changed the devices of these.
+            kept.network = Some(network);
         }
         Ok(tested)
     }
 
-    fn open(&self) -> anyhow::Result<TestNetwork> {
-        let network = TestNetwork::open(&self.addresses).context("making network namespaces for the test")?;
-        self.serve(true)?;
-        Ok(network)
+    /// The families to test: those that are configured; by default those in which the node has an address, since a cluster may have one family
+    /// on machines whose kernel has both.
+    fn tested_now(&self) -> Vec<TestAddresses> {
+        let has_address = |addresses: &&TestAddresses| {
+            let family = addresses.family();
+            // An unknown address is loopback.
+            let is_known = |address: IpAddr| !address.is_loopback();
+            self.desk.with_view(|view| {
+                view.family(family).is_some_and(|family| family.context.node_ip.is_some_and(is_known))
+            })
+        };
+        match self.is_default {
+            true => self.addresses.iter().filter(has_address).copied().collect(),
+            false => self.addresses.clone(),
+        }
     }
 
-    /// Adds or removes the Service.
-    fn serve(&self, there: bool) -> anyhow::Result<()> {
-        let objects = if there { objects::of(&self.addresses)? } else { Vec::new() };
-        self.inputs.send(Input::OwnObjects(objects)).context("the core has ended")
+    /// Replaces the Service by one with these families; by none if there are none.
+    fn serve(&self, kept: &mut Kept, addresses: Vec<TestAddresses>) -> anyhow::Result<()> {
+        let objects = if addresses.is_empty() { Vec::new() } else { objects::of(&addresses)? };
+        self.inputs.send(Input::OwnObjects(objects)).context("the core has ended")?;
+        kept.served = addresses;
+        Ok(())
     }
 
     /// A periodic test: its results are for health, metrics and the log.

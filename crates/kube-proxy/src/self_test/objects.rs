@@ -4,10 +4,10 @@ use ferry_api::object::{Family, KubeObject};
 use ferry_api::wire::decode_object;
 use serde_json::{Value, json};
 
+use crate::core::OWN_NAMESPACE;
 use crate::platform::{TEST_PORT, TestAddresses};
 
-/// The namespace and the name of the Service. No other proxy sees it.
-const NAMESPACE: &str = "ferry-self-test";
+/// The name of the Service. No other proxy sees it.
 const NAME: &str = "data-path";
 
 /// A Service with these cluster IPs, and an EndpointSlice for each family.
@@ -26,7 +26,7 @@ fn service(addresses: &[TestAddresses]) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"namespace": NAMESPACE, "name": NAME},
+        "metadata": {"namespace": OWN_NAMESPACE, "name": NAME},
         "spec": {
             "clusterIP": ips.first(), "clusterIPs": ips, "ipFamilies": families,
             "ports": [{"protocol": "TCP", "port": TEST_PORT}],
@@ -44,7 +44,7 @@ fn slice(addresses: &TestAddresses) -> Value {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {
-            "namespace": NAMESPACE, "name": format!("{NAME}-{suffix}"),
+            "namespace": OWN_NAMESPACE, "name": format!("{NAME}-{suffix}"),
             "labels": {"kubernetes.io/service-name": NAME},
         },
         "addressType": family.to_string(),

@@ -1,4 +1,4 @@
-//! `kube-proxy trace` for who can't run it on the node.
+//! Runs `kube-proxy trace` for clients without a shell on the node.
 //!
 //! A child process of the same program asks the running one by its control socket, and reads the kernel's objects: reading back ten thousand
 //! Services would grow the memory of the running proxy, and a fault in it would end that.

@@ -1,5 +1,6 @@
 //! Two network namespaces beside this one, a client's and an endpoint's, for tests of the data path.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::thread::sleep;
@@ -26,8 +27,12 @@ const FAR: &str = "eth0";
 /// Hardware addresses of the ends, locally administered: the near and the far one of the client, and those of the endpoint.
 const HARDWARE: [[u8; 6]; 4] =
     [[2, 0xfe, 0, 0, 0, 1], [2, 0xfe, 0, 0, 0, 2], [2, 0xfe, 0, 0, 0, 3], [2, 0xfe, 0, 0, 0, 4]];
-/// Interval of the looks for a connection that is on its way.
+/// Interval of the checks for a connection that is on its way.
 const STEP: Duration = Duration::from_millis(1);
+/// Bytes of the word that each connection carries.
+const WORD: usize = 16;
+/// Most connections that are kept open until their words have come.
+const MOST_OPEN: usize = 256;
 
 // === impl TestNetwork ===
 
@@ -45,7 +50,9 @@ impl TestNetwork {
     /// # Errors
     /// The system's error, named: without `CAP_SYS_ADMIN` there are no new namespaces.
     pub fn open(families: &[TestAddresses]) -> anyhow::Result<Self> {
-        let namespace = || Namespace::new().context("a namespace: this needs CAP_SYS_ADMIN beside CAP_NET_ADMIN");
+        let namespace = || {
+            Namespace::new().context("a namespace: this needs CAP_SYS_ADMIN beside CAP_NET_ADMIN, and a seccomp profile or RestrictNamespaces that allows unshare and setns")
+        };
         let (client, endpoint) = (namespace()?, namespace()?);
         // Names of their own: those of a process before may not have gone yet.
         let unique = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros();
@@ -62,7 +69,9 @@ impl TestNetwork {
         for addresses in families {
             let assign = |pair: &mut VethPair, address, hardware, namespace| {
                 let far = (VethEnd { name: FAR, hardware }, namespace);
-                pair.assign(address, far).with_context(|| format!("the address {address}"))
+                pair.assign(address, far).with_context(|| {
+                    format!("the address {address}: where it has a route, choose other selfTestRanges")
+                })
             };
             assign(&mut of_client, addresses.client, far_client, &client)?;
             assign(&mut of_endpoint, addresses.endpoint, far_endpoint, &endpoint)?;
@@ -83,19 +92,24 @@ impl TestNetwork {
     pub fn connect(&self, addresses: &TestAddresses, limit: Duration) -> anyhow::Result<Duration> {
         let is_its = |listener: &&TcpListener| listener.local_addr().is_ok_and(|at| at.ip() == addresses.endpoint);
         let listener = self.listeners.iter().find(is_its).context("no listener of this family")?;
-        // Connections that came after the end of an attempt.
-        while listener.accept().is_ok() {}
         let start = Instant::now();
         let mut stream = self
             .client
             .run(|| TcpStream::connect_timeout(&addresses.destination(), limit))
             .context("entering the client's namespace")?
             .map_err(|error| no_connection(&error, addresses, limit))?;
-        let mut accepted = accept(listener, start + limit)
-            .with_context(|| format!("another process than the endpoint answers at {}", addresses.destination()))?;
-        let word = unique_word();
-        exchange((&mut stream, &mut accepted), &word, limit).context("its request doesn't reach the endpoint")?;
-        exchange((&mut accepted, &mut stream), &word, limit).context("its answer doesn't come back")?;
+        let word = unpredictable();
+        stream.write_all(&word)?;
+        let mut accepted = accept(listener, &word, start + limit).context(
+            "it is accepted, and doesn't reach the endpoint: another process answers, or in mode userspace this one can't connect",
+        )?;
+        accepted.write_all(&word)?;
+        stream.set_read_timeout(Some(limit))?;
+        let mut answer = [0; WORD];
+        stream.read_exact(&mut answer).context("its answer doesn't come back")?;
+        if answer != word {
+            bail!("its answer is another one than the endpoint's");
+        }
         Ok(start.elapsed())
     }
 }
@@ -117,30 +131,46 @@ fn no_connection(error: &io::Error, addresses: &TestAddresses, limit: Duration) 
     }
 }
 
-/// The connection that the listener gets until then. In mode userspace it comes after the client's own.
-fn accept(listener: &TcpListener, until: Instant) -> io::Result<TcpStream> {
-    loop {
-        match listener.accept() {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => sleep(STEP),
-            accepted => return Ok(accepted?.0),
+/// The connection that brings this word until then. Pods of the node can connect to the endpoint, too: theirs bring another one, or none, and must
+/// not keep the client's waiting.
+fn accept(listener: &TcpListener, word: &[u8; WORD], until: Instant) -> anyhow::Result<TcpStream> {
+    let mut open: Vec<(TcpStream, Vec<u8>)> = Vec::new();
+    while Instant::now() < until {
+        while open.len() < MOST_OPEN
+            && let Ok((stream, _)) = listener.accept()
+        {
+            stream.set_nonblocking(true)?;
+            open.push((stream, Vec::with_capacity(WORD)));
         }
+        open.retain_mut(|(stream, received)| receives(stream, received));
+        if let Some(at) = open.iter().position(|(_, received)| received == word) {
+            let (stream, _) = open.swap_remove(at);
+            stream.set_nonblocking(false)?;
+            return Ok(stream);
+        }
+        if open.len() >= MOST_OPEN {
+            open.clear();
+        }
+        sleep(STEP);
+    }
+    bail!("no connection within the time")
+}
+
+/// Reads what has arrived, of a word's length at most; false if the connection has ended.
+fn receives(stream: &mut TcpStream, received: &mut Vec<u8>) -> bool {
+    let mut buffer = [0; WORD];
+    let missing = WORD.saturating_sub(received.len());
+    match stream.read(buffer.get_mut(..missing).unwrap_or_default()) {
+        Ok(0) => missing == 0,
+        Ok(length) => {
+            received.extend(buffer.iter().take(length));
+            true
+        }
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
     }
 }
 
-/// Sends a word from one end to the other.
-fn exchange((from, to): (&mut TcpStream, &mut TcpStream), word: &[u8; 16], limit: Duration) -> anyhow::Result<()> {
-    to.set_nonblocking(false)?;
-    to.set_read_timeout(Some(limit))?;
-    from.write_all(word)?;
-    let mut received = [0; 16];
-    to.read_exact(&mut received)?;
-    if received != *word {
-        bail!("other bytes have arrived than were sent");
-    }
-    Ok(())
-}
-
-/// A word that no connection before had.
-fn unique_word() -> [u8; 16] {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos().to_ne_bytes()
+/// A word that no other process can guess: the standard library's hashers have random keys.
+fn unpredictable() -> [u8; WORD] {
+    (u128::from(RandomState::new().hash_one(0)) << 64 | u128::from(RandomState::new().hash_one(1))).to_ne_bytes()
 }

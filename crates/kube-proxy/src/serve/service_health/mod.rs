@@ -12,6 +12,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use ferry_api::object::{Family, ObjectName};
@@ -20,7 +21,7 @@ use self::answer::answer;
 use self::book::{Book, ListenerPlan};
 use self::listeners::{BindFailure, Listeners};
 use super::http::{Answer, RETRY, Received, Routes};
-use crate::health::Pulses;
+use crate::health::{DataPath, Pulses};
 use crate::report::SyncPass;
 
 pub use self::events::{HealthCheckReports, HealthEvents};
@@ -30,6 +31,7 @@ pub struct ServiceHealth {
     node_name: String,
     events: Rc<dyn HealthEvents>,
     book: Rc<RefCell<Book>>,
+    data_path: Option<Arc<DataPath>>,
     pulses: Rc<Pulses>,
     plan: ListenerPlan,
     listeners: Listeners,
@@ -42,6 +44,7 @@ struct Probed {
     family: Family,
     service: ObjectName,
     book: Rc<RefCell<Book>>,
+    data_path: Option<Arc<DataPath>>,
     pulses: Rc<Pulses>,
 }
 
@@ -49,11 +52,16 @@ struct Probed {
 
 impl ServiceHealth {
     /// A set of servers, initially empty.
-    pub fn new(node_name: &str, pulses: Pulses, events: Rc<dyn HealthEvents>) -> Self {
+    pub fn new(
+        node_name: &str,
+        (pulses, data_path): (Pulses, Option<Arc<DataPath>>),
+        events: Rc<dyn HealthEvents>,
+    ) -> Self {
         Self {
             node_name: node_name.to_owned(),
             events,
             book: Rc::default(),
+            data_path,
             pulses: Rc::new(pulses),
             plan: ListenerPlan::default(),
             listeners: Listeners::default(),
@@ -94,6 +102,7 @@ impl ServiceHealth {
                 family: Family::of(address.ip()),
                 service: service.clone(),
                 book: Rc::clone(&self.book),
+                data_path: self.data_path.clone(),
                 pulses: Rc::clone(&self.pulses),
             })
         };
@@ -150,7 +159,8 @@ impl fmt::Debug for ServiceHealth {
 impl Routes for Probed {
     fn answer(&self, _: &Received) -> Answer {
         let local_endpoints = self.book.borrow().local_endpoints(self.family, &self.service);
-        answer(&self.service, local_endpoints, self.pulses.are_healthy(Instant::now()))
+        let gets_through = self.data_path.as_ref().is_none_or(|data_path| data_path.is_healthy());
+        answer(&self.service, local_endpoints, gets_through && self.pulses.are_healthy(Instant::now()))
     }
 }
 

@@ -37,7 +37,7 @@ impl Bench {
         let (notes, pulse) = (Rc::new(Notes::default()), Arc::new(Pulse::new(Instant::now())));
         let pulses = Pulses { families: vec![(Family::V4, Arc::clone(&pulse))], limit: Duration::ZERO };
         let events: Rc<dyn HealthEvents> = Rc::clone(&notes) as _;
-        Self { health: ServiceHealth::new("node-a", pulses, events), notes, pulse }
+        Self { health: ServiceHealth::new("node-a", (pulses, None), events), notes, pulse }
     }
 
     async fn acknowledged(&mut self, acked: Vec<Acknowledged>) {

@@ -1,5 +1,7 @@
 //! The self-test of the data path: on demand and as part of health, through the rules of each mode and those of other programs.
 
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::process::Output;
 
 use ferry_kernel::sysctl;
@@ -166,6 +168,60 @@ fn health_follows_periodic_tests() {
     assert!(is_healthy(&running) && devices(&machine).contains("ferry"));
 }
 
+/// A cluster of IPv4 alone, on machines whose kernel has both families: no address of IPv6, which isn't forwarded.
+#[test]
+fn a_family_of_which_the_node_has_no_address_is_not_tested_by_default() {
+    let (machine, socket) = machine();
+    assert!(machine.tool("ip", &["address", "del", "fd00:203::1/64", "dev", "uplink"]).status.success());
+    machine.run(|| sysctl::write("net/ipv6/conf/all/forwarding", "0")).expect("setting a parameter");
+    let mut running = start(&machine, &config(&machine, &socket, "selfTestPeriod: 1s"));
+    running.until("a test", |running| running.get(HEALTHZ, "/healthz").body.contains("\"error\":null"));
+    let asked = connect(&machine, &socket, &[]);
+    assert!(asked.status.success() && !text(&asked.stdout).contains("IPv6"), "{asked:?}");
+    assert!(is_healthy(&running) && !running.get(HEALTHZ, "/healthz").body.contains("\"IPv6\":{\"lastTested\""));
+}
+
+#[test]
+fn a_device_that_another_program_removes_is_replaced() {
+    let (machine, socket) = machine();
+    let mut running = start(&machine, &config(&machine, &socket, "selfTestPeriod: 1s"));
+    let device = |machine: &Machine| {
+        let devices = devices(machine);
+        devices
+            .split_whitespace()
+            .find(|name| name.starts_with("ferry"))
+            .map(|name| name.split('@').next().unwrap_or(name).to_owned())
+    };
+    let passes = |running: &Running<'_>| running.get(HEALTHZ, "/healthz").body.matches("\"failures\":0,").count() == 2;
+    running.until("a test", passes);
+    let first = device(&machine).expect("a device");
+    assert!(machine.tool("ip", &["link", "del", &first]).status.success());
+    running.until("other devices", |_| device(&machine).is_some_and(|name| name != first));
+    running.until("success", passes);
+    assert!(is_healthy(&running));
+}
+
+#[test]
+fn connections_of_others_to_the_endpoint_are_no_obstacle() {
+    let (machine, socket) = machine();
+    let mut running = start(&machine, &config(&machine, &socket, "selfTestPeriod: 1s"));
+    let tested = |running: &Running<'_>| running.get(HEALTHZ, "/healthz").body.contains("\"error\":null");
+    running.until("a test", tested);
+    // From the node itself, as from any pod: some say nothing, others another word.
+    let connections: Vec<TcpStream> = (0..40)
+        .map(|n| {
+            let mut stream = machine.run(|| TcpStream::connect("192.0.2.251:80")).expect("connecting");
+            if n % 2 == 0 {
+                stream.write_all(b"another word of its own").expect("writing");
+            }
+            stream
+        })
+        .collect();
+    let asked = connect(&machine, &socket, &[]);
+    assert!(asked.status.success(), "{asked:?}");
+    drop(connections);
+}
+
 #[test]
 fn a_reload_takes_the_test_over_or_ends_it() {
     let (machine, socket) = machine();
@@ -194,7 +250,15 @@ fn what_keeps_it_from_testing_is_named() {
     let mut running = machine.start_bare(&arguments);
     running.until_families_synced(&["IPv4"]);
     let asked = connect(&machine, &socket, &[]);
-    assert!(text(&asked.stderr).contains("set FerryConfiguration.selfTestRanges"), "{asked:?}");
+    assert!(
+        text(&asked.stderr).contains("no range of FerryConfiguration.selfTestRanges is of a served family"),
+        "{asked:?}"
+    );
+    let config = self::config(&machine, &socket, "selfTestPeriod: 1s\nselfTestRanges: [\"fd00:99::/125\"]");
+    let refused =
+        machine.output(&["--config", &config, "--manifests", &machine.manifests(), "--hostname-override=node"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("FerryConfiguration.selfTestPeriod: no range of "), "{refused:?}");
     let asked = machine.output(&["verify", "--connect", "--manifests", &machine.manifests(), "--proxy-mode=nftables"]);
     assert_eq!(asked.status.code(), Some(1));
     assert!(text(&asked.stderr).contains("--connect is about a running kube-proxy"), "{asked:?}");
