@@ -46,6 +46,9 @@ pub(super) fn output(inspection: Inspection, flags: &Flags, asked: &str) -> anyh
 
 /// Has the running proxy test its data path.
 fn connect(flags: &Flags, subject: &Subject) -> anyhow::Result<(String, ExitCode)> {
+    if flags.number("sample").is_some() || flags.is_true("all") {
+        bail!("--connect is about a Service of the test's own: leave --sample and --all out");
+    }
     let running = subject
         .running()
         .context("--connect is about a running kube-proxy: there is none, or flags name another source")?;

@@ -214,6 +214,10 @@ fn values_of_the_self_test_are_checked() {
             "selfTestRanges[0]: Invalid value: \"10.99.0.0\": must be an IP range in CIDR notation, such as 10.99.0.0/29",
         ),
         (
+            "selfTestRanges: [127.9.0.0/29]",
+            "selfTestRanges[0]: Invalid value: \"127.9.0.0/29\": must not be loopback, link-local, multicast or unspecified",
+        ),
+        (
             "selfTestRanges: [\"fd00:99::/127\"]",
             "selfTestRanges[0]: Invalid value: \"fd00:99::/127\": must have at least four addresses",
         ),

@@ -1,6 +1,7 @@
 //! Validates Ferry's own settings.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use super::{Findings, MODES};
 use crate::config::GoDuration;
@@ -120,6 +121,9 @@ impl KubeProxyConfiguration {
                 Some(range) if range.max_prefix_len() - range.prefix_len() < TEST_BITS => {
                     found.invalid_text(&path, text, "must have at least four addresses");
                 }
+                Some(range) if is_confined(range.addr()) => {
+                    found.invalid_text(&path, text, "must not be loopback, link-local, multicast or unspecified");
+                }
                 Some(range) if !families.insert(Family::of(range.addr())) => {
                     found.invalid_text(
                         &path,
@@ -144,4 +148,13 @@ impl KubeProxyConfiguration {
             found.invalid_text("FerryConfiguration.snapshotMaxAge", &max_age.to_string(), why);
         }
     }
+}
+
+/// True for addresses that no Service can have.
+fn is_confined(address: IpAddr) -> bool {
+    let link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    link_local || address.is_loopback() || address.is_multicast() || address.is_unspecified()
 }

@@ -262,6 +262,8 @@ fn what_keeps_it_from_testing_is_named() {
     let asked = machine.output(&["verify", "--connect", "--manifests", &machine.manifests(), "--proxy-mode=nftables"]);
     assert_eq!(asked.status.code(), Some(1));
     assert!(text(&asked.stderr).contains("--connect is about a running kube-proxy"), "{asked:?}");
+    let asked = connect(&machine, &socket, &["--sample=3"]);
+    assert!(text(&asked.stderr).contains("leave --sample and --all out"), "{asked:?}");
 }
 
 #[test]
