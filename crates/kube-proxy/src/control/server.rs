@@ -27,7 +27,7 @@ pub struct Control {
     /// identifies this run
     run: String,
     blocking: BlockingAnswers,
-    /// apart from others, which explain what a test has found
+    /// apart from the others, since a failing test takes many seconds
     tests: BlockingAnswers,
 }
 
@@ -179,7 +179,7 @@ impl Routes for Control {
     fn deferred(&self, received: &Received) -> Option<Deferred> {
         match received.path.as_str() {
             OBJECTS => Some(self.objects()),
-            // A page that another program is led to by GET must not start a test.
+            // Not by GET, which has no effects: a test adds a Service and devices.
             SELF_TEST if received.method == Method::POST => Some(self.test()),
             _ => None,
         }

@@ -34,7 +34,7 @@ pub(super) struct Invocation {
     pub(super) json: bool,
 }
 
-/// What is asked.
+/// The question.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// what happens to connections

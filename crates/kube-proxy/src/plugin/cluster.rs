@@ -19,7 +19,7 @@ pub(super) enum Via {
     NodeProxy,
 }
 
-/// How proxies are found and reached.
+/// Parameters for finding and reaching proxies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reach {
     pub(super) via: Via,

@@ -35,7 +35,7 @@ pub struct SelfTest(Arc<Setup>);
 struct Setup {
     desk: Desk,
     inputs: SyncSender<Input>,
-    /// of the served families that are configured, or by default of all
+    /// addresses of the served families for which a range is configured; by default of all served families
     addresses: Vec<TestAddresses>,
     /// true for the default ranges
     is_default: bool,
@@ -44,18 +44,18 @@ struct Setup {
     metrics: Arc<Metrics>,
     /// the interval of periodic tests; zero for none
     period: Duration,
-    /// what they have found
+    /// results of the periodic tests
     data_path: Arc<DataPath>,
     /// locked while a test runs
     kept: Mutex<Kept>,
 }
 
-/// What is kept between periodic tests.
+/// State that stays between periodic tests.
 #[derive(Debug, Default)]
 struct Kept {
     /// the namespaces, if the last test has succeeded
     network: Option<TestNetwork>,
-    /// the families of the Service, which is there
+    /// the addresses of the Service that the core has; empty while it has none
     served: Vec<TestAddresses>,
 }
 
@@ -63,11 +63,11 @@ struct Kept {
 const LIMIT: Duration = Duration::from_secs(2);
 /// Longest time until a new Service is in force, beside the least distance of sync passes.
 const IN_FORCE: Duration = Duration::from_secs(10);
-/// Nothing can be tested with these ranges.
-const NO_RANGE: &str =
-    "no range of FerryConfiguration.selfTestRanges is of a served family: add one, or remove all for the default ones";
 /// Interval of the attempts until it is.
 const STEP: Duration = Duration::from_millis(20);
+/// The error of a configuration whose ranges belong to no served family.
+const NO_RANGE: &str =
+    "no range of FerryConfiguration.selfTestRanges is of a served family: add one, or remove all for the default ones";
 
 // === impl SelfTest ===
 
@@ -98,7 +98,7 @@ impl SelfTest {
         }))
     }
 
-    /// What the periodic tests have found; `None` if there are none.
+    /// Results of the periodic tests; `None` if none are configured.
     pub fn data_path(&self) -> Option<Arc<DataPath>> {
         (!self.0.period.is_zero()).then(|| Arc::clone(&self.0.data_path))
     }

@@ -11,7 +11,7 @@ use crate::platform::TestAddresses;
 pub struct Tested {
     /// the addresses of the connection
     pub addresses: TestAddresses,
-    /// the time of the connection, and of a word in both directions; or why there was none
+    /// the duration of connecting and of a token in both directions; the error of a failed connection
     pub result: Result<Duration, String>,
 }
 

@@ -22,7 +22,7 @@ pub struct Health {
     pub eligible: Arc<AtomicBool>,
     /// staleness of the API server's objects; `None` with manifests
     pub freshness: Option<Arc<Freshness>>,
-    /// what periodic tests of the data path have found; `None` without such tests
+    /// results of periodic tests of the data path; `None` without such tests
     pub data_path: Option<Arc<DataPath>>,
     /// counters of the responses
     pub metrics: Arc<Metrics>,
@@ -63,8 +63,8 @@ impl Health {
             status
                 .push(format!("\"{family}\":{{\"lastUpdated\":\"{}\",\"healthy\":{family_healthy}}}", now.before(age)));
         }
-        // Load balancers should send elsewhere; a restart of the process would help nobody.
-        healthy &= eligible.is_none() || self.data_path.as_ref().is_none_or(|data_path| data_path.is_healthy());
+        // Load balancers should use other nodes; /livez is unaffected, since a restart of the process removes no cause.
+        healthy &= eligible.is_none() || DataPath::is_healthy(self.data_path.as_deref());
         let ok = healthy && eligible.unwrap_or(true);
         // A healthy proxy was last up to date now.
         let last_updated = now.before(if ok { Some(Duration::ZERO) } else { latest });

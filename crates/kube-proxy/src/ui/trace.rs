@@ -47,7 +47,7 @@ const MOST_LOG_BYTES: u64 = 8 << 10;
 
 /// Traces the first packet of a connection; waits for the child.
 pub(super) fn answer(setup: &PageSetup, asked: &str, is_text: bool, form: Form) -> Answer {
-    // What the child gets is made from the parsed question: no text of a client can be a flag.
+    // The child's arguments are built from the parsed question: no text of a client can be a flag.
     let connection: Connection = match parsed(asked) {
         Ok(connection) => connection,
         Err(error) => return form.failure(StatusCode::BAD_REQUEST, &format!("{error:#}")),

@@ -29,9 +29,9 @@ const HARDWARE: [[u8; 6]; 4] =
     [[2, 0xfe, 0, 0, 0, 1], [2, 0xfe, 0, 0, 0, 2], [2, 0xfe, 0, 0, 0, 3], [2, 0xfe, 0, 0, 0, 4]];
 /// Interval of the checks for a connection that is on its way.
 const STEP: Duration = Duration::from_millis(1);
-/// Bytes of the word that each connection carries.
-const WORD: usize = 16;
-/// Most connections that are kept open until their words have come.
+/// Bytes of the token that each connection carries.
+const TOKEN: usize = 16;
+/// Most connections that are kept open until their tokens have arrived.
 const MOST_OPEN: usize = 256;
 
 // === impl TestNetwork ===
@@ -85,7 +85,7 @@ impl TestNetwork {
         Ok(Self { client, listeners, _pairs: [of_client, of_endpoint], _endpoint: endpoint })
     }
 
-    /// Connects from the client to the Service, and sends a word each way. Returns the time that this took.
+    /// Connects from the client to the Service, and sends a token each way. Returns the time that this took.
     ///
     /// # Errors
     /// Where it failed: there was no answer within `limit`, or another process answered than the endpoint.
@@ -98,23 +98,23 @@ impl TestNetwork {
             .run(|| TcpStream::connect_timeout(&addresses.destination(), limit))
             .context("entering the client's namespace")?
             .map_err(|error| no_connection(&error, addresses, limit))?;
-        let word = unpredictable();
-        stream.write_all(&word)?;
-        let mut accepted = accept(listener, &word, start + limit).context(
+        let token = unpredictable();
+        stream.write_all(&token)?;
+        let mut accepted = accept(listener, &token, start + limit).context(
             "it is accepted, and doesn't reach the endpoint: another process answers, or in mode userspace this one can't connect",
         )?;
-        accepted.write_all(&word)?;
+        accepted.write_all(&token)?;
         stream.set_read_timeout(Some(limit))?;
-        let mut answer = [0; WORD];
+        let mut answer = [0; TOKEN];
         stream.read_exact(&mut answer).context("its answer doesn't come back")?;
-        if answer != word {
+        if answer != token {
             bail!("its answer is another one than the endpoint's");
         }
         Ok(start.elapsed())
     }
 }
 
-/// What kept a connection from being opened, and how to find more.
+/// The error of a connection that could not be opened, with the command that examines it.
 fn no_connection(error: &io::Error, addresses: &TestAddresses, limit: Duration) -> anyhow::Error {
     let connection = format!("{} -> {}/TCP", addresses.client, addresses.destination());
     match error.kind() {
@@ -131,23 +131,24 @@ fn no_connection(error: &io::Error, addresses: &TestAddresses, limit: Duration) 
     }
 }
 
-/// The connection that brings this word until then. Pods of the node can connect to the endpoint, too: theirs bring another one, or none, and must
-/// not keep the client's waiting.
-fn accept(listener: &TcpListener, word: &[u8; WORD], until: Instant) -> anyhow::Result<TcpStream> {
+/// Accepts the connection that carries this token. Pods of the node can connect to the endpoint, too: their connections carry another token or none,
+/// and must not delay the client's.
+fn accept(listener: &TcpListener, token: &[u8; TOKEN], until: Instant) -> anyhow::Result<TcpStream> {
     let mut open: Vec<(TcpStream, Vec<u8>)> = Vec::new();
     while Instant::now() < until {
         while open.len() < MOST_OPEN
             && let Ok((stream, _)) = listener.accept()
         {
             stream.set_nonblocking(true)?;
-            open.push((stream, Vec::with_capacity(WORD)));
+            open.push((stream, Vec::with_capacity(TOKEN)));
         }
         open.retain_mut(|(stream, received)| receives(stream, received));
-        if let Some(at) = open.iter().position(|(_, received)| received == word) {
+        if let Some(at) = open.iter().position(|(_, received)| received == token) {
             let (stream, _) = open.swap_remove(at);
             stream.set_nonblocking(false)?;
             return Ok(stream);
         }
+        // So many connections without the token are a flood: the client's may be behind them in the queue.
         if open.len() >= MOST_OPEN {
             open.clear();
         }
@@ -156,10 +157,10 @@ fn accept(listener: &TcpListener, word: &[u8; WORD], until: Instant) -> anyhow::
     bail!("no connection within the time")
 }
 
-/// Reads what has arrived, of a word's length at most; false if the connection has ended.
+/// Reads what has arrived, of a token's length at most; false if the connection has ended.
 fn receives(stream: &mut TcpStream, received: &mut Vec<u8>) -> bool {
-    let mut buffer = [0; WORD];
-    let missing = WORD.saturating_sub(received.len());
+    let mut buffer = [0; TOKEN];
+    let missing = TOKEN.saturating_sub(received.len());
     match stream.read(buffer.get_mut(..missing).unwrap_or_default()) {
         Ok(0) => missing == 0,
         Ok(length) => {
@@ -170,7 +171,7 @@ fn receives(stream: &mut TcpStream, received: &mut Vec<u8>) -> bool {
     }
 }
 
-/// A word that no other process can guess: the standard library's hashers have random keys.
-fn unpredictable() -> [u8; WORD] {
+/// A token that no other process can guess: the standard library's hashers have random keys.
+fn unpredictable() -> [u8; TOKEN] {
     (u128::from(RandomState::new().hash_one(0)) << 64 | u128::from(RandomState::new().hash_one(1))).to_ne_bytes()
 }

@@ -159,7 +159,7 @@ impl fmt::Debug for ServiceHealth {
 impl Routes for Probed {
     fn answer(&self, _: &Received) -> Answer {
         let local_endpoints = self.book.borrow().local_endpoints(self.family, &self.service);
-        let gets_through = self.data_path.as_ref().is_none_or(|data_path| data_path.is_healthy());
+        let gets_through = DataPath::is_healthy(self.data_path.as_deref());
         answer(&self.service, local_endpoints, gets_through && self.pulses.are_healthy(Instant::now()))
     }
 }

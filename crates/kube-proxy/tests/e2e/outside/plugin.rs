@@ -14,7 +14,7 @@ use crate::support::{METRICS, Machine, Running, SERVICE, SLICE};
 const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-ferry");
 const CONNECTION: &str = "10.244.0.9 -> 10.96.0.1:80";
 const ENCODED: &str = "10.244.0.9%20-%3E%2010.96.0.1:80";
-/// What kubectl prints about pods and nodes: `node-b` has no proxy.
+/// Output of kubectl about pods and nodes: `node-b` has no proxy.
 const PODS: &str =
     r#"{"items":[{"metadata":{"name":"kube-proxy-x"},"spec":{"nodeName":"node"},"status":{"phase":"Running"}}]}"#;
 const NODES: &str = r#"{"items":[{"metadata":{"name":"node-b"}},{"metadata":{"name":"node"}}]}"#;

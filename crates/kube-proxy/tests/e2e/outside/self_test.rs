@@ -207,12 +207,12 @@ fn connections_of_others_to_the_endpoint_are_no_obstacle() {
     let mut running = start(&machine, &config(&machine, &socket, "selfTestPeriod: 1s"));
     let tested = |running: &Running<'_>| running.get(HEALTHZ, "/healthz").body.contains("\"error\":null");
     running.until("a test", tested);
-    // From the node itself, as from any pod: some say nothing, others another word.
+    // From the node itself, as from any pod: some send nothing, others another token.
     let connections: Vec<TcpStream> = (0..40)
         .map(|n| {
             let mut stream = machine.run(|| TcpStream::connect("192.0.2.251:80")).expect("connecting");
             if n % 2 == 0 {
-                stream.write_all(b"another word of its own").expect("writing");
+                stream.write_all(b"another token of its own").expect("writing");
             }
             stream
         })
