@@ -66,10 +66,15 @@ pub struct VethEnd<'a> {
 #[derive(Debug)]
 pub struct VethPair {
     session: Session,
-    /// the near end's
+    near: Device,
+    far: Device,
+}
+
+/// A device of a pair.
+#[derive(Clone, Copy, Debug)]
+struct Device {
     index: u32,
     hardware: [u8; 6],
-    far_hardware: [u8; 6],
 }
 
 // === impl VethPair ===
@@ -94,36 +99,40 @@ impl VethPair {
             writer.end_nest(data);
             writer.end_nest(info);
         })?;
-        let index = link::index(near.name)?;
-        let pair = Self { session, index, hardware: near.hardware, far_hardware: far.hardware };
-        link::raise(index)?;
-        namespace.run(|| link::raise(link::index(far.name)?))??;
+        // From here on the pair is removed if a step fails.
+        let mut pair = Self {
+            session,
+            near: Device { index: link::index(near.name)?, hardware: near.hardware },
+            far: Device { index: 0, hardware: far.hardware },
+        };
+        link::raise(pair.near.index)?;
+        pair.far.index =
+            namespace.run(|| link::index(far.name).and_then(|index| link::raise(index).map(|()| index)))??;
         Ok(pair)
     }
 
-    /// Gives the far end this address, with a default route over the near end, and the near end the route to it.
+    /// Gives the far end, in its namespace, this address, with a default route over the near end, and the near end the route to it.
     ///
     /// # Errors
     /// The system's error: `EEXIST` if there is a route to this very address; `EACCES` or `EPERM` for a family that is disabled on new
     /// devices.
-    pub fn assign(&mut self, address: IpAddr, (far, namespace): (VethEnd<'_>, &Namespace)) -> io::Result<()> {
+    pub fn assign(&mut self, address: IpAddr, namespace: &Namespace) -> io::Result<()> {
         let gateway = gateway(Family::of(address));
-        let hardware = self.hardware;
+        let Self { near, far, .. } = *self;
         namespace.run(|| {
             let mut session = Session::open(NETLINK_ROUTE)?;
-            let index = link::index(far.name)?;
-            add_address(&mut session, index, address)?;
-            add_neighbour(&mut session, index, (gateway, hardware))?;
-            add_default_route(&mut session, index, gateway)
+            add_address(&mut session, far.index, address)?;
+            add_neighbour(&mut session, far.index, (gateway, near.hardware))?;
+            add_default_route(&mut session, far.index, gateway)
         })??;
-        add_neighbour(&mut self.session, self.index, (address, self.far_hardware))?;
-        add_host_route(&mut self.session, self.index, address)
+        add_neighbour(&mut self.session, near.index, (address, far.hardware))?;
+        add_host_route(&mut self.session, near.index, address)
     }
 }
 
 impl Drop for VethPair {
     fn drop(&mut self) {
-        let index = self.index;
+        let index = self.near.index;
         // The end of the other namespace may have removed it already.
         let _ = self.session.request(DELETE_LINK, 0, |writer| encode_device_header(writer, index));
     }
@@ -242,7 +251,7 @@ mod tests {
                     .zip(ends)
                     .map(|(near, (namespace, v4, v6))| {
                         let mut pair = VethPair::create(near, FAR, namespace).unwrap();
-                        [v4, v6].iter().for_each(|text| pair.assign(address(text), (FAR, namespace)).unwrap());
+                        [v4, v6].iter().for_each(|text| pair.assign(address(text), namespace).unwrap());
                         pair
                     })
                     .collect();

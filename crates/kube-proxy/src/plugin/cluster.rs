@@ -46,6 +46,8 @@ pub(super) struct Proxy {
     pod: String,
 }
 
+const NO_NODES: &str = "the cluster has no nodes";
+
 /// A list of objects, as far as it is read.
 #[derive(Debug, Deserialize)]
 struct List {
@@ -118,6 +120,9 @@ impl<'a> Cluster<'a> {
     /// If nodes or pods can't be listed, or there are none.
     pub(super) fn proxies(&self) -> anyhow::Result<Vec<(String, anyhow::Result<Proxy>)>> {
         let nodes = self.nodes()?;
+        if nodes.is_empty() {
+            bail!(NO_NODES);
+        }
         let mut pods = match self.reach.via {
             Via::PortForward => self.pods(&[])?,
             Via::NodeProxy => BTreeMap::new(),
@@ -150,7 +155,7 @@ impl<'a> Cluster<'a> {
                 .next()
                 .map(|(node, pod)| Proxy { node, pod })
                 .with_context(|| self.lacks_pods())?,
-            Via::NodeProxy => self.proxy(self.nodes()?.first().context("the cluster has no nodes")?)?,
+            Via::NodeProxy => self.proxy(self.nodes()?.first().context(NO_NODES)?)?,
         };
         let why = match client {
             Some(client) => format!("the first one: no pod has {client} as its primary address"),

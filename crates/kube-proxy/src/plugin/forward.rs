@@ -48,7 +48,7 @@ impl PortForward {
                 bail!("kubectl port-forward {pod} doesn't begin within {} s", START.as_secs())
             }
             Err(RecvTimeoutError::Disconnected) => {
-                bail!("kubectl port-forward {pod}: {}", forward.complaint().context("it ended without a word")?)
+                bail!("kubectl port-forward {pod}: {}", forward.complaint().context("it ended without output")?)
             }
         }
         Ok(forward)

@@ -41,7 +41,7 @@ pub fn execute(args: Vec<OsString>) -> ExitCode {
             ExitCode::from(code)
         }
         Err(text) => {
-            say(&text);
+            print_error(&text);
             ExitCode::FAILURE
         }
     }
@@ -70,7 +70,7 @@ fn chosen(cluster: &Cluster<'_>, node: Option<&str>, client: Option<IpAddr>) -> 
         return cluster.proxy(node);
     }
     let (proxy, why) = cluster.choose(client)?;
-    say(&format!("The kube-proxy of node {} answers ({why}); --node names another one\n", proxy.node));
+    print_error(&format!("The kube-proxy of node {} answers ({why}); --node names another one\n", proxy.node));
     Ok(proxy)
 }
 
@@ -93,7 +93,7 @@ fn trace(cluster: &Cluster<'_>, proxy: &Proxy, connection: &str, json: bool) -> 
     let format = if json { "json" } else { "text" };
     let route = format!("/ui/trace?format={format}&errors=200&q={}", encoded(connection));
     let answer: TraceAnswer = decoded(cluster.request(proxy, &route)?)?;
-    say(&printable(&answer.log));
+    print_error(&printable(&answer.log));
     let text = match &answer.output {
         Value::String(text) => printable(text),
         object => format!("{object:#}\n"),
@@ -163,6 +163,6 @@ fn printable(text: &str) -> String {
 }
 
 /// Prints on stderr. A closed one is no reason to fail.
-fn say(text: &str) {
+fn print_error(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }

@@ -6,11 +6,11 @@ use crate::ui::{FamilyStatus, NodeStatus, PassStatus, TestStatus};
 
 /// A node in the table.
 #[derive(Debug)]
-pub(super) struct Row {
-    cells: [String; COLUMNS],
-    /// what doesn't fit into columns: problems, or the reason why the node can't be asked
-    note: String,
-    is_answered: bool,
+pub(super) enum Row {
+    /// the columns of a node that has answered
+    Answered([String; COLUMNS]),
+    /// the line about one that can't be asked
+    Unanswered(String),
 }
 
 /// The number of columns.
@@ -25,7 +25,10 @@ pub(super) fn table(rows: &[Row]) -> String {
     let mut text = String::new();
     let answered: Vec<[&str; COLUMNS]> = [HEADINGS]
         .into_iter()
-        .chain(rows.iter().filter(|row| row.is_answered).map(|row| row.cells.each_ref().map(String::as_str)))
+        .chain(rows.iter().filter_map(|row| match row {
+            Row::Answered(cells) => Some(cells.each_ref().map(String::as_str)),
+            Row::Unanswered(_) => None,
+        }))
         .collect();
     if answered.len() > 1 {
         let width = |column: usize| {
@@ -37,9 +40,10 @@ pub(super) fn table(rows: &[Row]) -> String {
             text += &format!("{}\n", line.trim_end());
         }
     }
-    for row in rows.iter().filter(|row| !row.is_answered) {
-        let [node, ..] = &row.cells;
-        text += &format!("{node}: {}\n", row.note);
+    for row in rows {
+        if let Row::Unanswered(line) = row {
+            text += &format!("{line}\n");
+        }
     }
     text
 }
@@ -121,12 +125,7 @@ impl Row {
     /// The row of a node that has answered, or not.
     pub(super) fn of(node: &str, answer: anyhow::Result<NodeStatus>) -> Self {
         match answer {
-            Err(error) => {
-                let mut cells: [String; COLUMNS] = Default::default();
-                let [name, ..] = &mut cells;
-                *name = escaped(node);
-                Self { cells, note: in_one_line(&format!("{error:#}")), is_answered: false }
-            }
+            Err(error) => Self::Unanswered(format!("{}: {}", escaped(node), in_one_line(&format!("{error:#}")))),
             Ok(status) => {
                 let last = status.passes.last().map_or_else(
                     || "none".to_owned(),
@@ -145,14 +144,14 @@ impl Row {
                     status.quarantined.len().to_string(),
                     last,
                 ];
-                Self { cells: cells.map(|cell| escaped(&cell)), note: String::new(), is_answered: true }
+                Self::Answered(cells.map(|cell| escaped(&cell)))
             }
         }
     }
 
     /// False for a node that can't be asked.
     pub(super) fn is_answered(&self) -> bool {
-        self.is_answered
+        matches!(self, Self::Answered(_))
     }
 }
 

@@ -66,15 +66,13 @@ impl TestNetwork {
         };
         let mut of_client = connect('c', near_client, far_client, &client)?;
         let mut of_endpoint = connect('e', near_endpoint, far_endpoint, &endpoint)?;
+        let assign = |pair: &mut VethPair, address, namespace| {
+            pair.assign(address, namespace)
+                .with_context(|| format!("the address {address}: where it has a route, choose other selfTestRanges"))
+        };
         for addresses in families {
-            let assign = |pair: &mut VethPair, address, hardware, namespace| {
-                let far = (VethEnd { name: FAR, hardware }, namespace);
-                pair.assign(address, far).with_context(|| {
-                    format!("the address {address}: where it has a route, choose other selfTestRanges")
-                })
-            };
-            assign(&mut of_client, addresses.client, far_client, &client)?;
-            assign(&mut of_endpoint, addresses.endpoint, far_endpoint, &endpoint)?;
+            assign(&mut of_client, addresses.client, &client)?;
+            assign(&mut of_endpoint, addresses.endpoint, &endpoint)?;
         }
         let listen = |addresses: &TestAddresses| {
             let listener = TcpListener::bind((addresses.endpoint, TEST_PORT))?;
