@@ -26,7 +26,8 @@ impl OwnObjects {
 
     /// Completes what a source delivers: its lists don't have these objects.
     pub(super) fn complete(&self, events: Vec<Event>) -> Vec<Event> {
-        if self.0.is_empty() {
+        // Each change of an object comes here; lists are rare.
+        if !events.iter().any(|event| matches!(event, Event::Restart(_))) {
             return events;
         }
         let with_own = |event: Event| {
