@@ -55,7 +55,7 @@ pub(crate) fn all(metadata: &Metadata, seconds: u32, chosen: &[String], tally: &
                 }
                 Err(error) => {
                     println!("fuzz {target}: FAILED\n{error:#}");
-                    tally.failed += 1;
+                    tally.fail(format!("fuzz {target}"));
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use crate::binaries::Binary;
 use crate::shell::{cargo, line};
-use crate::tally::{Counts, Tally};
+use crate::tally::{Counts, Output, Tally};
 use anyhow::{Context, Result, anyhow};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -29,6 +29,7 @@ const WAITING: &[(&str, &str)] = &[
     ("crates/kube-proxy", "peer"),
     ("crates/kube-proxy", "faults"),
     ("crates/kube-proxy", "outside"),
+    ("crates/kube-proxy", "deploy"),
 ];
 
 /// Runs all binaries, those of Windows beside those that wait, and the documentation's tests, and adds up their summaries.
@@ -103,6 +104,8 @@ struct Finished {
     name: String,
     seconds: f64,
     counts: Counts,
+    /// names of the failed tests, or the status of a binary that crashed
+    failed: Vec<String>,
 }
 
 /// Runs a command to its end and prints its output. The output goes to a file, since a process that it leaves behind would
@@ -116,22 +119,25 @@ fn run_to_end(name: &str, command: &mut Command, log: &Path) -> Result<Finished>
     let output = std::fs::read(log).with_context(|| format!("reading {}", log.display()))?;
     // Later output of a process that was left behind must not get into the next binary's.
     std::fs::remove_file(log).with_context(|| format!("removing {}", log.display()))?;
-    let output = String::from_utf8_lossy(&output);
-    let mut counts: Counts = output.lines().filter_map(Counts::of_summary).sum();
-    print!("-- {name}\n{output}");
+    let text = String::from_utf8_lossy(&output);
+    let mut output = Output::default();
+    text.lines().for_each(|line| output.read(line));
+    print!("-- {name}\n{text}");
+    let (mut counts, mut failed) = (output.counts(), output.failed);
     // A binary that crashes or hangs prints no summary.
     if !status.success() && counts.failed == 0 {
         println!("{name}: {status}");
         counts.failed += 1;
+        failed.push(status.to_string());
     }
-    Ok(Finished { name: name.to_owned(), seconds, counts })
+    Ok(Finished { name: name.to_owned(), seconds, counts, failed })
 }
 
 // === impl Finished ===
 
 impl Finished {
     fn add_to(self, tally: &mut Tally) {
-        tally.add(&self.name, self.seconds, self.counts);
+        tally.add(&self.name, self.seconds, self.counts, &self.failed);
     }
 }
 

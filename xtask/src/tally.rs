@@ -1,4 +1,4 @@
-//! Counts checks and tests, and records the time of each step.
+//! Counts checks and tests, and records the time of each step, and what failed.
 
 use anyhow::Result;
 use std::iter::Sum;
@@ -15,19 +15,31 @@ pub(crate) struct Counts {
     pub(crate) ignored: usize,
 }
 
+/// The output of test binaries, read line by line.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    /// one for each binary that has ended
+    pub(crate) summaries: Vec<Counts>,
+    /// names of the failed tests
+    pub(crate) failed: Vec<String>,
+    /// the list of failed tests has begun
+    in_list: bool,
+}
+
 /// Totals of checks and tests so far.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
     steps: Vec<String>,
+    failures: Vec<String>,
 }
 
 // === impl Counts ===
 
 impl Counts {
     /// Parses the summary line of a test binary; `None` for any other line.
-    pub(crate) fn of_summary(line: &str) -> Option<Self> {
+    fn of_summary(line: &str) -> Option<Self> {
         let summary = line.strip_prefix("test result: ")?;
         let before = |word| number_before(summary, word);
         Some(Self { passed: before("passed"), failed: before("failed"), ignored: before("ignored") })
@@ -53,6 +65,25 @@ fn number_before(summary: &str, word: &str) -> usize {
         .unwrap_or(0)
 }
 
+// === impl Output ===
+
+impl Output {
+    /// Reads the next line.
+    pub(crate) fn read(&mut self, line: &str) {
+        self.summaries.extend(Counts::of_summary(line));
+        match line.strip_prefix("    ") {
+            Some(name) if self.in_list => self.failed.push(name.to_owned()),
+            // the binary's heading of its list, and an empty line that may follow
+            _ => self.in_list = line == "failures:" || (self.in_list && line.is_empty()),
+        }
+    }
+
+    /// The counts of all binaries that have ended.
+    pub(crate) fn counts(&self) -> Counts {
+        self.summaries.iter().copied().sum()
+    }
+}
+
 // === impl Tally ===
 
 impl Tally {
@@ -72,16 +103,28 @@ impl Tally {
         println!("== {name}");
         let (start, before) = (Instant::now(), self.failed);
         if let Err(error) = step(self) {
-            self.failed += 1;
             println!("{name}: {error:#}");
+            self.fail(format!("{name}: {error:#}"));
         }
         self.list(name, start.elapsed().as_secs_f64(), self.failed > before);
     }
 
-    /// Adds the tests of one binary, as a part of a step.
-    pub(crate) fn add(&mut self, name: &str, seconds: f64, counts: Counts) {
+    /// Counts a failure, which is printed again at the end.
+    pub(crate) fn fail(&mut self, failure: String) {
+        self.failed += 1;
+        self.failures.push(failure);
+    }
+
+    /// Adds tests: the counts of binaries, and the names of those that failed.
+    pub(crate) fn add_tests(&mut self, of: &str, counts: Counts, failed: &[String]) {
         self.passed += counts.passed;
         self.failed += counts.failed;
+        self.failures.extend(failed.iter().map(|test| format!("{of}: {test}")));
+    }
+
+    /// Adds the tests of one binary, as a part of a step.
+    pub(crate) fn add(&mut self, name: &str, seconds: f64, counts: Counts, failed: &[String]) {
+        self.add_tests(name, counts, failed);
         if counts.ignored > 0 {
             println!("{name}: {} tests are ignored", counts.ignored);
         }
@@ -95,11 +138,17 @@ impl Tally {
         self.steps.push(format!("{seconds:>7.1} s  {word:<6}  {name}"));
     }
 
-    /// Prints the time and the outcome of each step.
+    /// Prints the time and the outcome of each step, and what failed: the end of a long output is what a reader sees first.
     pub(crate) fn print_steps(&self) {
         println!("== steps");
         for step in &self.steps {
             println!("{step}");
+        }
+        if !self.failures.is_empty() {
+            println!("== failures");
+        }
+        for failure in &self.failures {
+            println!("{failure}");
         }
     }
 }
@@ -121,10 +170,43 @@ mod tests {
     #[test]
     fn slow_and_failed_binaries_stand_among_the_steps() {
         let mut tally = Tally::default();
-        tally.add("quick", 1.0, Counts { passed: 2, ..Counts::default() });
-        tally.add("slow", 20.0, Counts { passed: 1, ..Counts::default() });
-        tally.add("failed", 1.0, Counts { failed: 1, ..Counts::default() });
-        assert_eq!((tally.passed, tally.failed), (3, 1));
-        assert_eq!(tally.steps, ["   20.0 s  ok        slow", "    1.0 s  FAILED    failed"]);
+        tally.add("quick", 1.0, Counts { passed: 2, ..Counts::default() }, &[]);
+        tally.add("slow", 20.0, Counts { passed: 1, ..Counts::default() }, &[]);
+        tally.add("failed", 1.0, Counts { failed: 1, ..Counts::default() }, &["one::test".to_owned()]);
+        tally.check("step", || anyhow::bail!("no tool"));
+        assert_eq!((tally.passed, tally.failed), (3, 2));
+        assert_eq!(tally.steps[..2], ["   20.0 s  ok        slow", "    1.0 s  FAILED    failed"]);
+        assert_eq!(tally.failures, ["failed: one::test", "step: no tool"]);
+    }
+
+    #[test]
+    fn failed_tests_are_read_from_the_list_at_the_end() {
+        let text = "\
+running 3 tests
+test one::a ... FAILED
+test one::b ... FAILED
+test one::c ... ok
+
+failures:
+
+---- one::a stdout ----
+    indented output
+failures:
+
+failures:
+    one::a
+    one::b
+
+test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+running 1 test
+    not a name
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+        let mut output = Output::default();
+        text.lines().for_each(|line| output.read(line));
+        assert_eq!(output.failed, ["one::a", "one::b"]);
+        assert_eq!(output.summaries.len(), 2);
+        assert_eq!(output.counts(), Counts { passed: 2, failed: 2, ignored: 0 });
     }
 }

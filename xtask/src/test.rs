@@ -25,8 +25,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     if tally.failed == 0
         && let Err(error) = steps(&mut tally)
     {
-        println!("{error:#}");
-        tally.failed += 1;
+        tally.fail(format!("{error:#}"));
     }
     tally.print_steps();
     println!("{} passed, {} failed", tally.passed, tally.failed);

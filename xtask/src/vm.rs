@@ -1,9 +1,10 @@
 //! `cargo xt vm`: runs the tests that depend on the kernel in emulated machines with older kernels.
 
 use crate::binaries::{self, Binary};
+use crate::package;
 use crate::setup::{self, Use};
 use crate::shell::Metadata;
-use crate::tally::{Counts, Tally};
+use crate::tally::{Output, Tally};
 use anyhow::{Context, Result, anyhow, ensure};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -33,29 +34,45 @@ struct Machine {
     tests: &'static [Test],
 }
 
-/// The machines, those that take longest first, [`LANES`] at a time. Tests that this machine can't run are ignored there:
-/// `--include-ignored` runs them, too. Mode iptables is left out, and the newest kernel alone runs mode ipvs end to end, and a part
+/// What a machine has printed, and how it ended.
+struct Finished {
+    name: String,
+    output: Output,
+    end: Result<()>,
+}
+
+/// The machines, [`LANES`] at a time, in the order in which both lanes end at about the same time. Tests that this machine can't run are ignored
+/// there: `--include-ignored` runs them, too. Mode iptables is left out, and the newest kernel alone runs mode ipvs end to end, and a part
 /// of its tests, since all of them take longer than the run may.
 const MACHINES: &[Machine] = &[
     Machine { series: "6.12", tests: END_TO_END },
-    Machine { series: "6.12", tests: LAYERS },
-    Machine { series: "6.1", tests: LAYERS },
     Machine { series: "6.12", tests: CORPUS },
+    Machine { series: "6.12", tests: CHURN },
+    Machine { series: "6.12", tests: LAYERS },
+    Machine { series: "6.1", tests: CHURN },
+    Machine { series: "6.1", tests: LAYERS },
 ];
 
-/// The kernel layers, and churn in the modes that the kernel has.
+/// The kernel layers.
 const LAYERS: &[Test] = &[
     Test::new("crates/kernel", "ipvs", "--include-ignored"),
     Test::new("crates/kernel", "devices", "--include-ignored"),
     Test::new("crates/plane-nftables", "kernel", "--skip iptables"),
     Test::new("crates/plane-ipvs", "kernel", "--include-ignored"),
+];
+
+/// Churn in the modes that the kernel has.
+const CHURN: &[Test] = &[
     Test::new("crates/kube-proxy", "churn", "--skip iptables"),
     Test::new("crates/kube-proxy", "traffic", "userspace::connections_from_one_port"),
 ];
 
-/// The corpus in mode ipvs.
-const CORPUS: &[Test] =
-    &[Test::new("crates/kube-proxy", "cases", "--include-ignored ipvs::real_connections_meet_what_each_case_wants")];
+/// The corpus in mode ipvs, the image from scratch, and, behind all others, jumps of the machine's clock.
+const CORPUS: &[Test] = &[
+    Test::new("crates/kube-proxy", "cases", "--include-ignored ipvs::real_connections_meet_what_each_case_wants"),
+    Test::new("crates/kube-proxy", "deploy", "--include-ignored images::the_image_from_scratch_serves_in_mode_ipvs"),
+    Test::new("crates/kube-proxy", "outside", "--include-ignored clock::"),
+];
 
 /// Mode ipvs from outside.
 const END_TO_END: &[Test] = &[
@@ -84,6 +101,7 @@ const SELECTION: &[&str] = &[
     "--package=ferry-plane-nftables",
     "--test=cases",
     "--test=churn",
+    "--test=deploy",
     "--test=devices",
     "--test=ipvs",
     "--test=kernel",
@@ -102,7 +120,7 @@ const CRASHED: i32 = 125;
 /// The most crashes of a machine.
 const MOST_CRASHES: u32 = 1;
 
-/// Scales the tests to a machine that is twenty times slower. Relayed connections are fewer: with thirty a second it has no idle time left,
+/// Scales the tests to a machine that is twenty times slower, whose clock they may set. Relayed connections are fewer: with thirty a second it has no idle time left,
 /// and connections and changes wait for seconds.
 const SCALE: &[(&str, &str)] = &[
     ("FERRY_SLOWNESS", "10"),
@@ -113,7 +131,18 @@ const SCALE: &[(&str, &str)] = &[
     ("FERRY_CHURN_ESTABLISHED", "20"),
     ("FERRY_CHURN_RACE_MILLISECONDS", "2000"),
     ("FERRY_CHURN_RESTARTS", "8"),
+    ("FERRY_MAY_SET_CLOCK", "1"),
 ];
+
+// === impl Finished ===
+
+impl Finished {
+    /// A lane whose reader panicked.
+    fn unread() -> Self {
+        let end = Err(anyhow!("the reader of their output panicked"));
+        Self { name: "emulated machines".to_owned(), output: Output::default(), end }
+    }
+}
 
 // === impl Test ===
 
@@ -149,7 +178,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         return Ok(());
     }
     let mut tally = Tally::default();
+    package::for_tests(&metadata)?;
     on(&metadata, &series, &binaries::build(SELECTION)?, &mut tally)?;
+    tally.print_steps();
     ensure!(tally.failed == 0, "{} passed, {} failed", tally.passed, tally.failed);
     Ok(())
 }
@@ -175,49 +206,49 @@ fn on(metadata: &Metadata, series: &[&str], built: &[Binary], tally: &mut Tally)
     let waiting = Mutex::new(waiting);
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     let drain = || std::iter::from_fn(next).map(|(series, tests)| boot(metadata, series, &tests)).collect();
-    let outcomes: Vec<Vec<Result<Counts>>> = thread::scope(|scope| {
+    let outcomes: Vec<Vec<Finished>> = thread::scope(|scope| {
         let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(drain)).collect();
-        let end = |lane: thread::ScopedJoinHandle<'_, _>| {
-            lane.join().unwrap_or_else(|_| vec![Err(anyhow!("the reader of a machine's output panicked"))])
-        };
+        let end = |lane: thread::ScopedJoinHandle<'_, _>| lane.join().unwrap_or_else(|_| vec![Finished::unread()]);
         lanes.into_iter().map(end).collect()
     });
-    for outcome in outcomes.into_iter().flatten() {
-        let counts = outcome?;
-        tally.passed += counts.passed;
-        tally.failed += counts.failed;
+    for finished in outcomes.into_iter().flatten() {
+        tally.add_tests(&finished.name, finished.output.counts(), &finished.output.failed);
+        if let Err(error) = finished.end {
+            tally.fail(format!("{}: {error:#}", finished.name));
+        }
     }
     Ok(())
 }
 
 /// Runs the tests of one machine, and counts them. One that crashes boots again, and goes on with the binary that ran then.
-fn boot(metadata: &Metadata, series: &str, tests: &[(&Test, &Path)]) -> Result<Counts> {
-    let (mut summaries, mut crashes, begun) = (Vec::<Counts>::new(), 0, Instant::now());
+fn boot(metadata: &Metadata, series: &str, tests: &[(&Test, &Path)]) -> Finished {
+    let targets: Vec<&str> = tests.iter().map(|(test, _)| test.name.1).collect();
+    let (name, begun) = (format!("Linux {series}, {}", targets.join(", ")), Instant::now());
+    let mut output = Output::default();
+    let end = boot_until_it_ends(metadata, series, tests, &mut output);
+    println!("{name}: {:.0?} in all", begun.elapsed());
+    Finished { name, output, end }
+}
+
+fn boot_until_it_ends(metadata: &Metadata, series: &str, tests: &[(&Test, &Path)], output: &mut Output) -> Result<()> {
+    let mut crashes = 0;
     loop {
-        let rest = tests.get(summaries.len()..).unwrap_or_default();
-        let status = boot_once(metadata, series, rest, &mut summaries)?;
+        let rest = tests.get(output.summaries.len()..).unwrap_or_default();
+        let status = boot_once(metadata, series, rest, output)?;
         if status.code() == Some(CRASHED) && crashes < MOST_CRASHES {
             println!("{series}| the machine crashed or hung, starting it again");
             crashes += 1;
             continue;
         }
-        let counts: Counts = summaries.into_iter().sum();
-        let targets: Vec<&str> = tests.iter().map(|(test, _)| test.name.1).collect();
-        println!("{series}| {}: {:.0?} in all", targets.join(", "), begun.elapsed());
         // A test that crashes or hangs prints no summary.
-        ensure!(status.success() || counts.failed > 0, "Linux {series}: {status}");
-        return Ok(counts);
+        ensure!(status.success() || output.counts().failed > 0, "{status}");
+        return Ok(());
     }
 }
 
-/// Boots one kernel and runs tests on it one after another. Adds the counts of each binary that ends. Each line of output has the
-/// machine's age in seconds.
-fn boot_once(
-    metadata: &Metadata,
-    series: &str,
-    tests: &[(&Test, &Path)],
-    summaries: &mut Vec<Counts>,
-) -> Result<ExitStatus> {
+/// Boots one kernel, runs tests on it one after another, and reads their output. Each line of it is printed with the machine's
+/// age in seconds.
+fn boot_once(metadata: &Metadata, series: &str, tests: &[(&Test, &Path)], output: &mut Output) -> Result<ExitStatus> {
     // Namespaces of tests switch off what is there when they begin (`Namespace::new` of the crate `kernel`).
     let mut script = "failed=0\nmodprobe ip_vs\n".to_owned();
     for (number, (test, _)) in (1..).zip(tests) {
@@ -232,7 +263,7 @@ fn boot_once(
     for text in BufReader::new(child.stdout.take().context("the output of a machine")?).split(b'\n') {
         let text = String::from_utf8_lossy(&text?).into_owned();
         println!("{series} {:4}| {text}", begun.elapsed().as_secs());
-        summaries.extend(Counts::of_summary(&text));
+        output.read(text.trim_end_matches('\r'));
     }
     child.wait().context("waiting for a machine")
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ferry_lab::api::{ApiServer, Options};
 use ferry_lab::lab::NODE_NAME;
 use ferry_lab::objects::{at_cluster_ip, node_yaml};
-use ferry_lab::proxy::{Config, USERSPACE};
+use ferry_lab::proxy::{Config, IPVS, USERSPACE};
 use ferry_lab::stage::{slowly, within};
 use ferry_lab::{Family, Host, Lab, Manifests, Place, Service};
 use rustix::process::{Pid, Signal, kill_process};
@@ -398,6 +398,14 @@ fn the_image_from_scratch_serves_in_mode_nftables() {
     let files = run(Command::new("find").arg(&root).args(["-type", "f", "-printf", "%P\n"]));
     run(&mut buildah(&["rm", &container]));
     assert_eq!(files, "usr/local/bin/kube-proxy\n", "one executable, and nothing else");
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn the_image_from_scratch_serves_in_mode_ipvs() {
+    let mounted = mounted("mounted-ipvs", &Config { mode: IPVS, ..Config::default() });
+    let manifests = with_manifests(&mounted);
+    check(&Lab::new(), ("ipvs", "ipvs"), from_scratch(), &mounted, &[&manifests]);
 }
 
 #[test]
