@@ -48,6 +48,16 @@ pub fn set_oom_score_adj(score: i16) -> io::Result<()> {
     std::fs::write("/proc/self/oom_score_adj", score.to_string())
 }
 
+/// Raises the OOM score adjustment of a child process to 0, the default, if it has inherited a lower one.
+///
+/// # Errors
+/// The system's error, also if the child has ended.
+pub fn expose_to_oom_killer(process: u32) -> io::Result<()> {
+    let file = format!("/proc/{process}/oom_score_adj");
+    let score = std::fs::read_to_string(&file)?;
+    if score.starts_with('-') { std::fs::write(file, "0") } else { Ok(()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,5 +70,21 @@ mod tests {
         let after = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap();
         set_oom_score_adj(before).unwrap();
         assert_eq!(after.trim(), other.to_string());
+    }
+
+    /// Setting the lower score needs root, as all tests of this crate.
+    #[test]
+    fn a_child_that_is_spared_is_exposed_and_another_keeps_its_score() {
+        for (given, wanted) in [("-500", "0"), ("300", "300")] {
+            let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+            let file = format!("/proc/{}/oom_score_adj", child.id());
+            std::fs::write(&file, given).unwrap();
+            expose_to_oom_killer(child.id()).unwrap();
+            let after = std::fs::read_to_string(&file).unwrap();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert_eq!(after.trim(), wanted);
+            assert!(expose_to_oom_killer(child.id()).is_err());
+        }
     }
 }

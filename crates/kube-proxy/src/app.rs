@@ -217,7 +217,7 @@ fn operator_servers(
         health: health.clone(),
         setup,
         blocking: BlockingAnswers::default(),
-        traces: BlockingAnswers::default(),
+        traces: BlockingAnswers::with_pauses(),
     };
     let control = control::serve(Control::new(desk.clone(), Rc::clone(inbox), (control, self_test)));
     (control, Box::new(move |received| page.answer(received)))

@@ -17,9 +17,9 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use ferry_api::config::KubeProxyConfiguration;
@@ -112,8 +112,8 @@ pub struct Core {
     started: bool,
     diagnostic_log: DiagnosticLog,
     node_warnings: NodeWarnings,
-    /// schedulers that the kernel lacks
-    missing_schedulers: PerFamily<MissingSchedulers>,
+    /// schedulers that the kernel lacks; shared with readers that don't wait for the core
+    missing_schedulers: Arc<Mutex<PerFamily<MissingSchedulers>>>,
     /// not decided yet
     dirty: Dirty,
     /// those of it whose Service itself may have changed since the last hand-over
@@ -161,7 +161,7 @@ impl Core {
             started: false,
             diagnostic_log: DiagnosticLog::default(),
             node_warnings: NodeWarnings::default(),
-            missing_schedulers: PerFamily::default(),
+            missing_schedulers: Arc::default(),
             dirty: Dirty::default(),
             redefined: BTreeSet::new(),
             readdressed: false,
@@ -209,9 +209,10 @@ impl Core {
                 self.recorder.record(events::Event::health_check_failed(&service, self.uid(&service), &note));
             }
             Input::MissingSchedulers { family, missing } => {
+                let mut all = self.missing_schedulers.lock().unwrap_or_else(PoisonError::into_inner);
                 // The contexts are renewed as after a change of addresses.
-                self.readdressed |= *self.missing_schedulers.of(family) != missing;
-                *self.missing_schedulers.of_mut(family) = missing;
+                self.readdressed |= *all.of(family) != missing;
+                *all.of_mut(family) = missing;
             }
             Input::NodeWarning(warning) => {
                 let event = self.node_warnings.replace(warning, &self.settings.node_name);
@@ -345,10 +346,11 @@ impl Core {
     /// The families whose context differs from their engine's.
     fn renew_contexts(&mut self) -> BTreeSet<Family> {
         let mut fresh = BTreeSet::new();
+        let missing = self.missing_schedulers.lock().unwrap_or_else(PoisonError::into_inner);
         for engine in &mut self.engines {
             let node = self.store.node();
             let context = facts::context(&self.settings, node, &self.addresses, &self.profile, engine.family);
-            let missing_schedulers = self.missing_schedulers.of(engine.family).clone();
+            let missing_schedulers = missing.of(engine.family).clone();
             let context = Context { missing_schedulers, ..context };
             if engine.context.as_deref() != Some(&context) {
                 engine.context = Some(Arc::new(context));

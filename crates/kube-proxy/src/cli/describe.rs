@@ -45,7 +45,7 @@ impl Flags {
             ValueKind::Float32 => self.float(name).map(|value| value.to_string()),
             ValueKind::Duration => self.duration(name).map(|value| value.to_string()),
             ValueKind::Text if name == "master" => self.text(name).map(|url| without_credentials(url).to_string()),
-            ValueKind::Text => self.text(name).map(str::to_owned),
+            ValueKind::Text | ValueKind::Ports => self.text(name).map(str::to_owned),
             ValueKind::List => self.list(name).map(|items| csv(&items)),
             ValueKind::Ip | ValueKind::IpPort => self.path(name).map(str::to_owned),
             ValueKind::Gates => self.gates(name).map(|gates| {

@@ -15,6 +15,8 @@ pub enum ValueKind {
     Duration,
     /// any text
     Text,
+    /// a range of ports: `61000-61999`, or empty
+    Ports,
     /// comma-separated with CSV quotes; the first use replaces the default, later ones append
     List,
     /// an IP address; empty means not given
@@ -65,7 +67,9 @@ pub struct Flag {
 }
 
 use Effect::{Acts, Config, Deprecated, Nothing, Removed, Renamed};
-use ValueKind::{Bool, Duration, Float32, Gates, Int32, Ip, IpPort, Level, List, Quantity, Text, VModule, Version};
+use ValueKind::{
+    Bool, Duration, Float32, Gates, Int32, Ip, IpPort, Level, List, Ports, Quantity, Text, VModule, Version,
+};
 
 const fn flag(name: &'static str, kind: ValueKind, effect: Effect, default: &'static str, help: &'static str) -> Flag {
     Flag { name, kind, effect, default, help }
@@ -180,7 +184,7 @@ pub const FLAGS: &[Flag] = &[
     removed("log-file-max-size", Text),
     removed("logtostderr", Bool),
     removed("one-output", Bool),
-    flag("proxy-port-range", Text, Config, "", "Ports that listeners of mode userspace prefer (default 61000-65535)."),
+    flag("proxy-port-range", Ports, Config, "", "Ports that listeners of mode userspace prefer (default 61000-65535)."),
     removed("resource-container", Text),
     removed("skip-headers", Bool),
     removed("skip-log-headers", Bool),
@@ -209,6 +213,7 @@ impl ValueKind {
             Float32 => "float32",
             Duration => "duration",
             Text => "string",
+            Ports => "port-range",
             List => "strings",
             Ip => "ip",
             IpPort => "ipport",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ferry_api::config::{DurationError, GoDuration, VModule, canonical_quantity};
+use ferry_api::config::{DurationError, GoDuration, PortRange, VModule, canonical_quantity};
 use ferry_api::wire::address::{parse_ip, parse_socket_address};
 
 use super::table::ValueKind;
@@ -16,6 +16,7 @@ pub(super) fn check(kind: ValueKind, text: &str) -> Result<(), String> {
         ValueKind::Float32 => float32(text).map(drop),
         ValueKind::Duration => duration(text).map(drop),
         ValueKind::Text => Ok(()),
+        ValueKind::Ports => PortRange::parse(text).map(drop),
         ValueKind::List => list(text).map(drop),
         ValueKind::Ip => ip(text),
         ValueKind::IpPort => ip_port(text),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs;
 
 use anyhow::{Context as _, bail};
-use ferry_api::config::{KubeProxyConfiguration, decode};
+use ferry_api::config::{KubeProxyConfiguration, MODE_USERSPACE, decode};
 use ferry_client::kubeconfig::without_credentials;
 use ferry_kernel::text::reason;
 
@@ -51,7 +51,12 @@ pub enum Notice {
     Removed(&'static str),
     /// the flag is about the API server, and objects come from manifests
     Unused(&'static str),
+    /// the flag is about the listeners of mode userspace, and no mode that may run is that
+    WithoutListeners(&'static str),
 }
+
+/// The flag for the ports of listeners.
+const PORTS: &str = "proxy-port-range";
 
 /// Reads the configuration file, or else the flags, and applies defaults.
 ///
@@ -99,6 +104,10 @@ pub(super) fn complete_with(flags: &Flags, text: Option<String>) -> anyhow::Resu
         _ => platform::host_name().context("empty hostname is invalid")?,
     };
     config.mode = platform::mode_of_system(config.mode);
+    let has_listeners = config.modes_to_try().contains(&MODE_USERSPACE);
+    if flags.path(PORTS).is_some() && flags.path("config").is_none() && !has_listeners {
+        notices.push(Notice::WithoutListeners(PORTS));
+    }
     let manifests = flags.path("manifests").map(str::to_owned);
     if manifests.is_some() {
         let unused = ["kubeconfig", "master"].into_iter().filter(|name| flags.path(name).is_some());
@@ -179,6 +188,9 @@ impl Notice {
             }
             Self::Unused(flag) => {
                 tracing::warn!(flag, "Flag is ignored, objects come from manifests");
+            }
+            Self::WithoutListeners(flag) => {
+                tracing::warn!(flag, "Flag is ignored, only mode userspace has listeners");
             }
         }
     }

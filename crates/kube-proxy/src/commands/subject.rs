@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use ferry_api::config::{CONTROL_SOCKET, KubeProxyConfiguration};
-use ferry_model::Settings;
+use ferry_model::{MissingSchedulers, PerFamily, Settings};
 
 use super::config::{Configured, Notice, complete, complete_with};
 use super::inputs;
@@ -135,6 +135,11 @@ impl Subject {
             }
             Source::Running(_) | Source::Dump(_) | Source::Configured => &[],
         }
+    }
+
+    /// The schedulers of IPVS that the running proxy's kernel lacks.
+    pub(super) fn missing_schedulers(&self) -> PerFamily<MissingSchedulers> {
+        self.running().map(|running| running.state.missing_schedulers()).unwrap_or_default()
     }
 
     /// The running proxy, if it is the source.

@@ -11,6 +11,7 @@ mod server;
 use std::collections::BTreeMap;
 
 use ferry_api::object::Family;
+use ferry_model::{MissingSchedulers, PerFamily};
 use ferry_plane::UnitId;
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +42,9 @@ pub struct RunningState {
     pub hand_overs: u64,
     /// units in quarantine
     pub quarantined: Vec<Quarantined>,
+    /// schedulers of IPVS that the kernel lacks, in mode ipvs
+    #[serde(default)]
+    pub missing_schedulers: Vec<MissingScheduler>,
 }
 
 /// Configuration of a run before defaults are applied: they depend on the mode, and `--mode` of a subcommand chooses another one.
@@ -63,6 +67,17 @@ pub struct Quarantined {
     pub error: String,
 }
 
+/// A scheduler of IPVS that the kernel lacks: the configured one takes its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingScheduler {
+    /// `IPv4` or `IPv6`
+    pub family: String,
+    /// its name
+    pub scheduler: String,
+    /// what to do
+    pub advice: String,
+}
+
 /// The path of the state.
 const STATE: &str = "/v1/state";
 /// The path of a test of the data path.
@@ -78,6 +93,34 @@ pub fn service_of(unit: &UnitId) -> Option<String> {
     }
 }
 
+// === impl RunningState ===
+
+impl RunningState {
+    /// The schedulers that the kernel lacks. Those whose names this version doesn't know are left out: it uses none of them.
+    pub fn missing_schedulers(&self) -> PerFamily<MissingSchedulers> {
+        let of = |family: Family| self.missing_schedulers.iter().filter(move |one| one.family == family.to_string());
+        PerFamily::from_fn(|family| {
+            of(family).filter_map(|one| Some((one.scheduler.parse().ok()?, one.advice.clone()))).collect()
+        })
+    }
+}
+
+// === impl MissingScheduler ===
+
+impl MissingScheduler {
+    /// Those of all families.
+    pub fn all(missing: &PerFamily<MissingSchedulers>) -> Vec<Self> {
+        let of = |family| {
+            missing.of(family).iter().map(move |(scheduler, advice)| Self {
+                family: Family::to_string(&family),
+                scheduler: scheduler.name().to_owned(),
+                advice: advice.clone(),
+            })
+        };
+        Family::ALL.into_iter().flat_map(of).collect()
+    }
+}
+
 // === impl Quarantined ===
 
 impl Quarantined {
@@ -89,5 +132,41 @@ impl Quarantined {
     /// True for a unit of this family.
     pub fn is_of(&self, family: Family) -> bool {
         self.family == family.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferry_model::Scheduler;
+
+    use super::*;
+
+    #[test]
+    fn missing_schedulers_are_the_same_after_the_socket() {
+        let mut missing = PerFamily::<MissingSchedulers>::default();
+        missing.v6.insert(Scheduler::Mh, "load ip_vs_mh".to_owned());
+        let mut all = MissingScheduler::all(&missing);
+        // A newer program may know more of them.
+        all.push(MissingScheduler { scheduler: "later".to_owned(), ..all[0].clone() });
+        let state = RunningState {
+            program: String::new(),
+            process: 1,
+            node: String::new(),
+            run: String::new(),
+            configuration: GivenConfiguration::default(),
+            mode: "ipvs".to_owned(),
+            way: None,
+            manifests: true,
+            hand_overs: 1,
+            quarantined: Vec::new(),
+            missing_schedulers: all,
+        };
+        let text = serde_json::to_string(&state).unwrap();
+        assert!(
+            text.contains(r#""missingSchedulers":[{"family":"IPv6","scheduler":"mh","advice":"load ip_vs_mh"}"#),
+            "{text}"
+        );
+        let state: RunningState = serde_json::from_str(&text).unwrap();
+        assert_eq!(state.missing_schedulers(), missing);
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use hyper::{Method, StatusCode};
 use tokio::time::sleep;
 
-use super::{GivenConfiguration, OBJECTS, Quarantined, RunningState, SELF_TEST, STATE};
+use super::{GivenConfiguration, MissingScheduler, OBJECTS, Quarantined, RunningState, SELF_TEST, STATE};
 use crate::core::Desk;
 use crate::platform::{ControlFile, ControlListener};
 use crate::report::SharedInbox;
@@ -139,6 +139,7 @@ impl Control {
             manifests,
             hand_overs: self.desk.hand_overs(),
             quarantined: quarantined.collect(),
+            missing_schedulers: MissingScheduler::all(&self.desk.missing_schedulers()),
         }
     }
 

@@ -8,6 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{KubeObject, ObjectName};
+use ferry_model::{MissingSchedulers, PerFamily};
 
 use super::{Core, NeverReady, ObjectPage, Restored, View};
 use crate::input::Input;
@@ -20,6 +21,8 @@ pub struct Desk {
     queued: Arc<AtomicUsize>,
     /// the number of the core's hand-overs
     hand_overs: Arc<AtomicU64>,
+    /// the core's
+    missing_schedulers: Arc<Mutex<PerFamily<MissingSchedulers>>>,
 }
 
 /// The core at rest: nothing is applied as long as this is held.
@@ -46,13 +49,18 @@ const TOGETHER: usize = 64;
 impl Desk {
     /// Shared access to this core.
     pub fn new(core: Core) -> Self {
-        let hand_overs = core.hand_overs();
-        Self { core: Arc::new(Mutex::new(core)), queued: Arc::default(), hand_overs }
+        let (hand_overs, missing_schedulers) = (core.hand_overs(), Arc::clone(&core.missing_schedulers));
+        Self { core: Arc::new(Mutex::new(core)), queued: Arc::default(), hand_overs, missing_schedulers }
     }
 
     /// The number of hand-overs to the engines since the start; doesn't wait for the core's lock.
     pub fn hand_overs(&self) -> u64 {
         self.hand_overs.load(Ordering::Relaxed)
+    }
+
+    /// The schedulers of IPVS that the kernel lacks; doesn't wait for the core's lock.
+    pub fn missing_schedulers(&self) -> PerFamily<MissingSchedulers> {
+        self.missing_schedulers.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Counts a batch of events that is about to be sent to the thread `core`.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
-use ferry_model::{Profile, ServiceState, Settings};
+use ferry_model::{MissingSchedulers, PerFamily, Profile, ServiceState, Settings};
 use ferry_plane::mailbox::{Mailbox, Receiver};
 use ferry_plane::{CommitError, Delta, Unit};
 
@@ -33,6 +33,8 @@ pub struct InspectedNode<'a> {
     pub settings: &'a Settings,
     /// the addresses of the node's interfaces
     pub addresses: LocalAddresses,
+    /// the schedulers of IPVS that its kernel is known to lack
+    pub missing_schedulers: PerFamily<MissingSchedulers>,
 }
 
 /// The addresses of a node's interfaces, on which the addresses of node ports depend.
@@ -61,7 +63,7 @@ pub struct Desired {
 /// # Errors
 /// If the objects lack what the start of a run would wait for, or it would fail.
 pub fn desired(objects: Objects, inspected: &InspectedNode<'_>, profile: Profile) -> anyhow::Result<Desired> {
-    let InspectedNode { config, settings, addresses } = inspected;
+    let InspectedNode { config, settings, addresses, missing_schedulers } = inspected;
     let addresses = self::addresses(&objects, &settings.node_name, addresses)?;
     let missing = missing_node(&objects, &settings.node_name);
     let (node, events) = objects.into_parts();
@@ -79,6 +81,9 @@ pub fn desired(objects: Objects, inspected: &InspectedNode<'_>, profile: Profile
         in_use: |_| Ok(false),
         changed: None,
     });
+    for family in Family::ALL {
+        core.take(Input::MissingSchedulers { family, missing: missing_schedulers.of(family).clone() });
+    }
     core.take(Input::Events(events));
     if core.decide()?.is_some() {
         bail!("{missing}");

@@ -5,7 +5,7 @@ use ferry_api::object::Family;
 use ferry_conformance::case::{Case, objects};
 use ferry_conformance::decided::Decided;
 use ferry_conformance::matrix::packets;
-use ferry_model::{ServiceState, decide};
+use ferry_model::{PerFamily, ServiceState, decide};
 
 use super::*;
 use crate::planes::Plane;
@@ -21,7 +21,12 @@ fn compare(case: &Case, mode: &str) -> usize {
     let manifests = ["objects.yaml", "node.yaml"].into_iter().filter_map(|file| case.text(file));
     let all = manifests.flat_map(|manifest| objects(&case.name, &manifest)).collect();
     let addresses = LocalAddresses::These(case.local_addresses.clone());
-    let node = InspectedNode { config: &config, settings: &case.settings, addresses };
+    let node = InspectedNode {
+        config: &config,
+        settings: &case.settings,
+        addresses,
+        missing_schedulers: PerFamily::default(),
+    };
     let desired = desired(Objects::of_running(all, false), &node, profile).unwrap();
     let mut compared = 0;
     for family in Family::ALL {

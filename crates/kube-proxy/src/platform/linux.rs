@@ -136,6 +136,13 @@ pub fn set_oom_score(score: i32) {
     }
 }
 
+/// Lets the system kill this child process before others when memory is short, though this process is spared.
+pub fn expose_to_oom_killer(process: u32) {
+    if let Err(error) = ferry_kernel::memory::expose_to_oom_killer(process) {
+        tracing::debug!(process, err = %error, "Raising the OOM score of a child process failed");
+    }
+}
+
 /// Raises the limit of open files to the permitted maximum, `OPEN_FILES` at most. The default may be low: 1024 if systemd
 /// starts the process, fewer than the listeners of a thousand services' health checks.
 pub fn raise_open_files() {

@@ -29,10 +29,10 @@ pub use watched::{PacketEnd, WatchLimits, WatchedFlow, WatchedPacket};
 pub use linux::{
     ControlFile, ControlListener, ControlStream, DirectoryWatch, FolderWatch, HandedOver, IS_REPLACEABLE, OpenSocket,
     Recording, Samples, TestNetwork, addresses, change_times, client_flows, connect_control, end_with_thread,
-    follow_addresses, hand_over_memory, handed_over, host_name, identity, is_at, lacks_subsystem, machine_name,
-    make_private, memory_maps, mode_of_system, own_program, process_figures, raise_open_files, replace_program,
-    require_net_admin, run_program, set_oom_score, share_one_arena, spare_files, supports, sync_folder, trim_memory,
-    watch_flow, why_missing,
+    expose_to_oom_killer, follow_addresses, hand_over_memory, handed_over, host_name, identity, is_at, lacks_subsystem,
+    machine_name, make_private, memory_maps, mode_of_system, own_program, process_figures, raise_open_files,
+    replace_program, require_net_admin, run_program, set_oom_score, share_one_arena, spare_files, supports,
+    sync_folder, trim_memory, watch_flow, why_missing,
 };
 #[cfg(windows)]
 pub use polling::DirectoryWatch;

@@ -160,24 +160,31 @@ mod tests {
             tcp_close_wait_timeout: GoDuration::from_millis(3_500),
             tcp_be_liberal: true,
             udp_timeout: seconds(31),
-            udp_stream_timeout: GoDuration::ZERO,
+            udp_stream_timeout: seconds(181),
             ..Conntrack::default()
         };
-        let (before, logs, values) = Namespace::new()
+        let ((log, kernels, kept), logs, values) = Namespace::new()
             .unwrap()
             .run(move || {
-                let all = ["tcp_timeout_established", "tcp_timeout_close_wait", "tcp_be_liberal", "udp_timeout"];
+                let all = [
+                    "tcp_timeout_established",
+                    "tcp_timeout_close_wait",
+                    "tcp_be_liberal",
+                    "udp_timeout",
+                    "udp_timeout_stream",
+                ];
                 let read = |name: &str| sysctl::read(&format!("net.netfilter.nf_conntrack_{name}")).unwrap();
-                let logs = (log_of(&Conntrack::default()), read("udp_timeout_stream"));
-                (logs, [log_of(&config), log_of(&config)], (all.map(read), read("udp_timeout_stream")))
+                let kernels = all.map(read);
+                let unset = (log_of(&Conntrack::default()), kernels, all.map(read));
+                (unset, [log_of(&config), log_of(&config)], all.map(read))
             })
             .unwrap();
-        assert_eq!(before.0, "", "what is not configured is not written");
+        assert_eq!((log.as_str(), kept), ("", kernels), "what is not configured is not written");
         let [first, second] = logs;
-        assert_eq!((first.matches("\"Set sysctl\"").count(), second.as_str()), (4, ""), "{first}");
+        assert_eq!((first.matches("\"Set sysctl\"").count(), second.as_str()), (5, ""), "{first}");
         let line = "entry=\"net.netfilter.nf_conntrack_tcp_timeout_close_wait\" value=\"4\"";
         assert!(first.contains(line), "{first}");
-        assert_eq!(values, (["86399", "4", "1", "31"].map(str::to_owned), before.1));
+        assert_eq!(values, ["86399", "4", "1", "31", "181"]);
     }
 
     /// In a network namespace of its own, the limit is that of the initial one, and can't be written.

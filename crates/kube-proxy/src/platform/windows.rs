@@ -158,6 +158,9 @@ pub fn require_net_admin() -> anyhow::Result<()> {
 /// Windows has no such score.
 pub fn set_oom_score(_score: i32) {}
 
+/// Windows kills no process when memory is short.
+pub fn expose_to_oom_killer(_process: u32) {}
+
 /// Windows has no limit of open files and sockets but memory.
 pub fn raise_open_files() {}
 

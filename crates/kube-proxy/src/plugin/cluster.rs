@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anyhow::{Context as _, bail};
+use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -74,7 +75,11 @@ struct Metadata {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Spec {
+    /// of a Pod
     node_name: Option<String>,
+    /// of a Node
+    #[serde(default, rename = "podCIDRs")]
+    pod_ranges: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -137,8 +142,8 @@ impl<'a> Cluster<'a> {
         Ok(nodes.into_iter().map(proxy).collect())
     }
 
-    /// The proxy of the node of the pod with a client's address; without one, that of the first node which has one. With the reason for
-    /// people.
+    /// The proxy of the node of the pod with a client's address; without one, that of the node whose pod range has the address, or of the
+    /// first node that has a proxy. With the reason for people.
     ///
     /// # Errors
     /// If objects can't be listed, or there is none.
@@ -147,6 +152,12 @@ impl<'a> Cluster<'a> {
             && let Some((pod, node)) = self.pod_of(client)?
         {
             return Ok((self.proxy(&node)?, format!("it has the client's pod {pod}")));
+        }
+        // Without the permission to list nodes, the first proxy answers as well: all serve the same objects.
+        if let Some(client) = client
+            && let Ok(Some((range, node))) = self.node_of(client)
+        {
+            return Ok((self.proxy(&node)?, format!("{client} is in its pod range {range}")));
         }
         let first = match self.reach.via {
             Via::PortForward => self
@@ -158,7 +169,9 @@ impl<'a> Cluster<'a> {
             Via::NodeProxy => self.proxy(self.nodes()?.first().context(NO_NODES)?)?,
         };
         let why = match client {
-            Some(client) => format!("the first one: no pod has {client} as its primary address"),
+            Some(client) => {
+                format!("the first one: no pod has {client} as its primary address, nor a node in its pod range")
+            }
             None => "the first one".to_owned(),
         };
         Ok((first, why))
@@ -210,6 +223,16 @@ impl<'a> Cluster<'a> {
         pods.sort_by_key(Item::rank);
         let found = pods.into_iter().find(|pod| !pod.has_ended());
         Ok(found.and_then(|pod| Some((pod.metadata.name, pod.spec.node_name?))))
+    }
+
+    /// The node with this address in a pod range, and that range: a pod is found by its primary address alone.
+    fn node_of(&self, address: IpAddr) -> anyhow::Result<Option<(IpNet, String)>> {
+        let nodes = self.list(&["nodes"])?.into_iter();
+        let mut found = nodes.filter_map(|node| {
+            let mut ranges = node.spec.pod_ranges.iter().filter_map(|range| range.parse::<IpNet>().ok());
+            Some((ranges.find(|range| range.contains(&address))?, node.metadata.name))
+        });
+        Ok(found.next())
     }
 
     fn list(&self, arguments: &[&str]) -> anyhow::Result<Vec<Item>> {

@@ -50,7 +50,7 @@ pub(super) fn table(rows: &[Row]) -> String {
 
 /// The state of one node, with all that it names.
 pub(super) fn details(status: &NodeStatus) -> String {
-    let NodeStatus { self_test, kinds, counts, quarantined, problems, more_problems, passes, .. } = status;
+    let NodeStatus { families, self_test, kinds, counts, quarantined, problems, more_problems, passes, .. } = status;
     let mut text = table(&[Row::of(&status.node, Ok(status.clone()))]);
     let mut line = |line: String| text += &format!("{}\n", escaped(&line));
     line(format!(
@@ -59,6 +59,11 @@ pub(super) fn details(status: &NodeStatus) -> String {
     ));
     if !status.eligible {
         line("load balancers shall not use the node: it is being deleted, has a taint of the autoscaler, or isn't known yet".to_owned());
+    }
+    for FamilyStatus { family, waiting_seconds, reason, .. } in families {
+        if let (Some(seconds), Some(reason)) = (waiting_seconds, reason) {
+            line(format!("{family}: a change has waited for {seconds:.1} s: {reason}"));
+        }
     }
     for TestStatus { family, seconds, failures, error, .. } in self_test {
         line(match (seconds, error) {
@@ -168,7 +173,12 @@ mod tests {
             node: "node-a".to_owned(),
             mode: "nftables".to_owned(),
             eligible: true,
-            families: vec![FamilyStatus { family: "IPv4".to_owned(), healthy: true, waiting_seconds: None }],
+            families: vec![FamilyStatus {
+                family: "IPv4".to_owned(),
+                healthy: true,
+                waiting_seconds: None,
+                reason: None,
+            }],
             self_test: Vec::new(),
             kinds: Vec::new(),
             counts: Counts { services: 12, endpoints: 30, frontends: 14 },
@@ -213,7 +223,12 @@ mod tests {
     #[test]
     fn details_name_what_is_wrong() {
         let status = NodeStatus {
-            families: vec![FamilyStatus { family: "IPv6".to_owned(), healthy: false, waiting_seconds: Some(70.0) }],
+            families: vec![FamilyStatus {
+                family: "IPv6".to_owned(),
+                healthy: false,
+                waiting_seconds: Some(70.0),
+                reason: Some("no buffer space".to_owned()),
+            }],
             self_test: vec![
                 TestStatus {
                     family: "IPv4".to_owned(),
@@ -250,6 +265,7 @@ mod tests {
         let text = details(&status);
         for line in [
             "v1.36.3+ferry.0.1.0: 12 Services, 30 endpoints in EndpointSlices, 14 addresses and node ports",
+            "IPv6: a change has waited for 70.0 s: no buffer space",
             "self-test in IPv4: gets through, in 0.50 ms",
             "self-test in IPv6: has failed 3 times in a row: no answer",
             "Service: list complete, connection closed, last sign of the API server 7 s ago",

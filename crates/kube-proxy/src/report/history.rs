@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
 
 use ferry_api::object::Family;
+use ferry_model::PerFamily;
 use ferry_plane::UnitId;
 
 use super::reporter::SyncPass;
@@ -33,9 +34,14 @@ pub struct PastPass {
     pub error: Option<String>,
 }
 
-/// The last such passes, oldest first.
+/// The last such passes.
 #[derive(Debug, Default)]
-pub(super) struct History(VecDeque<PastPass>);
+pub(super) struct History {
+    /// oldest first
+    passes: VecDeque<PastPass>,
+    /// why the last pass of each family failed, if it did
+    failures: PerFamily<Option<String>>,
+}
 
 /// Passes that are kept: what fits on a page, some 10 KiB.
 const KEPT: usize = 60;
@@ -48,14 +54,16 @@ impl History {
     /// Records a pass, unless it did nothing.
     pub(super) fn note(&mut self, pass: &SyncPass) {
         let SyncPass { family, outcome, ended, .. } = pass;
+        let error = outcome.error.as_ref().map(ToString::to_string);
+        self.failures.of_mut(*family).clone_from(&error);
         let did = outcome.ops > 0 || outcome.repairs > 0 || !outcome.acked.is_empty() || !outcome.contested.is_empty();
-        if !did && outcome.error.is_none() {
+        if !did && error.is_none() {
             return;
         }
-        if self.0.len() == KEPT {
-            self.0.pop_front();
+        if self.passes.len() == KEPT {
+            self.passes.pop_front();
         }
-        self.0.push_back(PastPass {
+        self.passes.push_back(PastPass {
             family: *family,
             ended: *ended,
             elapsed: outcome.elapsed,
@@ -65,19 +73,27 @@ impl History {
             repairs: outcome.repairs,
             repaired: outcome.repaired.clone(),
             contested: outcome.contested.clone(),
-            error: outcome.error.as_ref().map(ToString::to_string),
+            error,
         });
     }
 
     /// The passes, oldest first.
     pub(super) fn passes(&self) -> impl DoubleEndedIterator<Item = &PastPass> {
-        self.0.iter()
+        self.passes.iter()
+    }
+
+    /// Why the last pass of this family failed, if it did.
+    pub(super) fn failure(&self, family: Family) -> Option<&str> {
+        self.failures.of(family).as_deref()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ferry_plane::Outcome;
+    use std::io;
+    use std::sync::Arc;
+
+    use ferry_plane::{CommitError, Outcome};
 
     use super::*;
 
@@ -95,5 +111,16 @@ mod tests {
         }
         let kept: Vec<usize> = history.passes().map(|pass| pass.operations).collect();
         assert_eq!((kept.len(), kept.first(), kept.last()), (KEPT, Some(&6), Some(&(KEPT + 5))));
+    }
+
+    #[test]
+    fn a_failure_is_that_of_the_last_pass_even_if_it_did_nothing() {
+        let mut history = History::default();
+        let error = Some(Arc::new(CommitError::Unusable(io::Error::other("no buffer space"))));
+        history.note(&pass(Outcome { error, ..Outcome::default() }));
+        assert!(history.failure(Family::V4).is_some_and(|why| why.contains("no buffer space")));
+        assert_eq!(history.failure(Family::V6), None);
+        history.note(&pass(Outcome { worked: true, full: true, ..Outcome::default() }));
+        assert_eq!((history.failure(Family::V4), history.passes().count()), (None, 1));
     }
 }

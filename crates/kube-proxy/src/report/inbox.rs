@@ -48,6 +48,11 @@ impl Inbox {
         self.history.passes()
     }
 
+    /// Why the last sync pass of this family failed, if it did.
+    pub fn failure(&self, family: Family) -> Option<&str> {
+        self.history.failure(family)
+    }
+
     /// The units in quarantine, each with its family and the kernel's error.
     pub fn quarantined(&self) -> impl Iterator<Item = (Family, &UnitId, &str)> {
         self.reporter.quarantined()

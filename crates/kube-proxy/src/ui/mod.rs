@@ -43,7 +43,7 @@ pub struct StatusPage {
     pub setup: PageSetup,
     /// makes the pages that need the core's lock
     pub blocking: BlockingAnswers,
-    /// makes traces, which take seconds
+    /// makes traces, which take seconds, with pauses
     pub traces: BlockingAnswers,
 }
 

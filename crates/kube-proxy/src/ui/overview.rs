@@ -21,8 +21,7 @@ use crate::serve::healthz::Health;
 /// Content of the page, gathered on the main thread.
 #[derive(Debug)]
 pub(super) struct Overview {
-    /// the families: healthy or not, and the seconds that a change has waited
-    pub(super) families: Vec<(Family, bool, Option<f64>)>,
+    pub(super) families: Vec<FamilyHealth>,
     /// true if load balancers may send traffic to this node
     pub(super) eligible: bool,
     /// the last periodic tests of the data path; `None` without such tests
@@ -32,6 +31,17 @@ pub(super) struct Overview {
     pub(super) quarantined: Vec<Quarantined>,
     /// oldest first
     pub(super) passes: Vec<PastPass>,
+}
+
+/// Health of a family.
+#[derive(Debug)]
+pub(super) struct FamilyHealth {
+    pub(super) family: Family,
+    pub(super) healthy: bool,
+    /// the seconds that the oldest change has waited
+    pub(super) waiting: Option<f64>,
+    /// why the last sync pass failed, if a change waits
+    pub(super) reason: Option<String>,
 }
 
 /// Problems of objects: unreadable fields, and addresses that another Service has.
@@ -57,7 +67,9 @@ impl Overview {
         let now = Instant::now();
         let Health { pulses, eligible, freshness, data_path, .. } = health;
         let families = pulses.families.iter().map(|(family, pulse)| {
-            (*family, pulses.is_healthy(pulse, now), pulse.waiting(now).map(|waiting| waiting.as_secs_f64()))
+            let waiting = pulse.waiting(now).map(|waiting| waiting.as_secs_f64());
+            let reason = waiting.and_then(|_| inbox.failure(*family)).map(str::to_owned);
+            FamilyHealth { family: *family, healthy: pulses.is_healthy(pulse, now), waiting, reason }
         });
         Self {
             families: families.collect(),
@@ -81,11 +93,14 @@ impl Overview {
             h3 { "Families" }
             div class="table" { table {
                 tr { th { "Family" } th { "Health" } th { "Oldest change that waits" } }
-                @for (family, healthy, waiting) in &self.families {
+                @for FamilyHealth { family, healthy, waiting, reason } in &self.families {
                     tr {
                         td { (family) }
                         td class=(if *healthy { "good" } else { "bad" }) { (if *healthy { "healthy" } else { "unhealthy: a change has waited for more than twice the sync period" }) }
-                        td { @match waiting { Some(seconds) => { (format!("{seconds:.1} s")) } None => { "none" } } }
+                        td {
+                            @match waiting { Some(seconds) => { (format!("{seconds:.1} s")) } None => { "none" } }
+                            @if let Some(reason) = reason { ": " (reason) }
+                        }
                     }
                 }
             } }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ROOT;
 use crate::control::Quarantined;
-use crate::core::{Desk, View};
+use crate::core::{Desk, OWN_NAMESPACE, View};
 use crate::query::encoded;
 
 /// One page of the list.
@@ -53,7 +53,7 @@ impl List {
         let after = after.split_once('/').map(|(namespace, name)| ObjectName::new(namespace, name));
         desk.with_view(|view| {
             let all = view.store.services_after(after.as_ref());
-            let found = all.filter(|(_, objects)| objects.service.is_some()).map(|(name, _)| name);
+            let found = all.filter(|(name, objects)| objects.service.is_some() && !is_own(name)).map(|(name, _)| name);
             let mut names = found.filter(|name| find.is_empty() || name.to_string().contains(find));
             let rows: Vec<Row> = names.by_ref().take(PAGE).map(|name| Row::of(&view, name)).collect();
             let next = names.next().and_then(|_| rows.last()).map(|row| row.name.clone());
@@ -125,7 +125,7 @@ impl Counts {
     pub(super) fn of(desk: &Desk) -> Self {
         desk.with_view(|view| {
             let mut counts = Self::default();
-            for (_, objects) in view.store.services_after(None) {
+            for (_, objects) in view.store.services_after(None).filter(|(name, _)| !is_own(name)) {
                 counts.services += usize::from(objects.service.is_some());
                 counts.endpoints += objects.slices.iter().map(|slice| slice.endpoints.len()).sum::<usize>();
             }
@@ -133,6 +133,11 @@ impl Counts {
             counts
         })
     }
+}
+
+/// True for the Service of the self-test, which comes and goes with it: `explain` knows it, lists and counts are about the cluster's.
+fn is_own(name: &ObjectName) -> bool {
+    name.namespace() == OWN_NAMESPACE
 }
 
 /// A Service's name, which leads to its explanation.

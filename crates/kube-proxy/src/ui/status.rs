@@ -57,6 +57,9 @@ pub struct FamilyStatus {
     pub healthy: bool,
     /// how long the oldest change that waits has waited; `None` if none waits
     pub waiting_seconds: Option<f64>,
+    /// why the last sync pass failed, if a change waits
+    #[serde(default)]
+    pub reason: Option<String>,
 }
 
 /// The last test of the data path of a family.
@@ -133,10 +136,11 @@ impl NodeStatus {
         let counts = Counts::of(desk);
         let NotAsSpecified { problems, more } = NotAsSpecified::of(desk);
         let Overview { families, eligible, self_test, kinds, quarantined, passes } = overview;
-        let families = families.into_iter().map(|(family, healthy, waiting_seconds)| FamilyStatus {
-            family: family.to_string(),
-            healthy,
-            waiting_seconds,
+        let families = families.into_iter().map(|found| FamilyStatus {
+            family: found.family.to_string(),
+            healthy: found.healthy,
+            waiting_seconds: found.waiting,
+            reason: found.reason,
         });
         let kinds = kinds.into_iter().map(|(kind, fresh)| KindStatus {
             kind: kind.to_string(),

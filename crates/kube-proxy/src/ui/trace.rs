@@ -80,6 +80,9 @@ fn traced(connection: &Connection, socket: &str, is_text: bool) -> anyhow::Resul
     let (status, output, log) = runtime.block_on(async {
         let _counted = ChildProcess::begin();
         let mut child = command.spawn().context("starting the process that traces")?;
+        if let Some(process) = child.id() {
+            platform::expose_to_oom_killer(process);
+        }
         let late = || format!("the trace takes more than {} s: run kube-proxy trace on the node", LIMIT.as_secs());
         let ended = timeout(LIMIT, finished(&mut child)).await.with_context(late).and_then(|ended| ended);
         if ended.is_err() {

@@ -105,9 +105,15 @@ fn the_node_of_the_client_answers_or_the_first_one() {
     assert_eq!(choose(Via::NodeProxy, None).0, proxy("b", ""));
     fs::write(scripted.0.join("clients"), list(&[])).unwrap();
     let (found, why) = choose(Via::PortForward, Some("10.244.2.9"));
+    let text = "the first one: no pod has 10.244.2.9 as its primary address, nor a node in its pod range";
+    assert_eq!((found, why.as_str()), (proxy("b", "kube-proxy-b"), text));
+    let ranges = [("b", "10.244.1.0/24"), ("c", "fd00:244:2::/64")]
+        .map(|(name, range)| format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{{"podCIDRs":["?","{range}"]}}}}"#));
+    fs::write(scripted.0.join("nodes"), list(&ranges)).unwrap();
+    let (found, why) = choose(Via::PortForward, Some("fd00:244:2::9"));
     assert_eq!(
         (found, why.as_str()),
-        (proxy("b", "kube-proxy-b"), "the first one: no pod has 10.244.2.9 as its primary address")
+        (proxy("c", "kube-proxy-c"), "fd00:244:2::9 is in its pod range fd00:244:2::/64")
     );
 }
 

@@ -1,32 +1,57 @@
 //! Answers that would block the main thread, which answers probes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use hyper::StatusCode;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, spawn_blocking};
+use tokio::time::{Instant, sleep_until};
 
 use super::{Answer, Deferred, DeferredAnswer};
 
 /// Makes answers on another thread, one at a time: a closed connection doesn't end the work of its request, so that a client that opens and
 /// closes connections would otherwise occupy a thread for each of them.
 #[derive(Clone, Debug)]
-pub struct BlockingAnswers(Arc<Semaphore>);
+pub struct BlockingAnswers {
+    turn: Arc<Semaphore>,
+    /// the earliest begin of the next answer, if each is followed by a pause
+    next: Option<Arc<Mutex<Instant>>>,
+}
+
+/// Length of a pause, as a multiple of the time that the answer took: together they take a tenth of a core, unless one takes more than a second.
+const PAUSE: u32 = 9;
+/// Longest pause, since a client waits for it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 // === impl BlockingAnswers ===
 
 impl BlockingAnswers {
+    /// Answers with a pause after each, so that clients can't keep a core busy.
+    pub fn with_pauses() -> Self {
+        Self { next: Some(Arc::new(Mutex::new(Instant::now()))), ..Self::default() }
+    }
+
     /// The answer that this closure returns.
     pub fn answer<T: Into<DeferredAnswer> + Send + 'static>(
         &self,
         make: impl FnOnce() -> T + Send + 'static,
     ) -> Deferred {
-        let turn = Arc::clone(&self.0);
+        let Self { turn, next } = self.clone();
         Box::pin(async move {
             // The semaphore is never closed.
             let turn = turn.acquire_owned().await;
+            if let Some(next) = &next {
+                let moment = *next.lock().unwrap_or_else(PoisonError::into_inner);
+                sleep_until(moment).await;
+            }
+            let begun = Instant::now();
             let made = spawn_blocking(move || {
                 let made = make();
+                if let Some(next) = next {
+                    let pause = begun.elapsed().saturating_mul(PAUSE).min(LONGEST_PAUSE);
+                    *next.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + pause;
+                }
                 drop(turn);
                 made
             });
@@ -42,7 +67,7 @@ fn failed(error: JoinError) -> DeferredAnswer {
 
 impl Default for BlockingAnswers {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(1)))
+        Self { turn: Arc::new(Semaphore::new(1)), next: None }
     }
 }
 
@@ -77,5 +102,19 @@ mod tests {
         assert!(poll_fn(|context| Poll::Ready(second.as_mut().poll(context).is_pending())).await);
         go.send(()).unwrap();
         assert_eq!(second.await, DeferredAnswer::Answer(Answer::text("true")));
+    }
+
+    #[tokio::test]
+    async fn a_pause_is_as_long_as_nine_answers() {
+        let (answers, took) = (BlockingAnswers::with_pauses(), Duration::from_millis(20));
+        let begun = Instant::now();
+        for _ in 0..3 {
+            let answer = answers.answer(move || {
+                std::thread::sleep(took);
+                Answer::text("done")
+            });
+            assert_eq!(answer.await, DeferredAnswer::Answer(Answer::text("done")));
+        }
+        assert!(begun.elapsed() >= took * (3 + 2 * PAUSE), "{:?}", begun.elapsed());
     }
 }
