@@ -68,28 +68,29 @@ pub(super) fn answer(
     let config = &subject.configured.config;
     let settings = &Settings::from_config(config, &subject.configured.node_name);
     let addresses = local_addresses(flags.list("local-addresses"), inspection, subject.running().is_some())?;
-    let node = InspectedNode { config, settings, addresses };
-    let json = flags.is_true("json");
+    let missing_schedulers = subject.missing_schedulers();
+    let node = InspectedNode { config, settings, addresses, missing_schedulers };
+    let (json, colours) = (flags.is_true("json"), wants_colours());
     match inspection {
         Inspection::Explain => {
             let question = question(flags, asked)?;
-            let (quarantined, colours) = (subject.quarantined(), wants_colours());
+            let quarantined = subject.quarantined();
             let request = ExplainRequest { node, question, quarantined, json, colours };
             Ok((explain(subject.objects(settings)?, &request)?, ExitCode::SUCCESS))
         }
         Inspection::Plan => {
-            let request = PlanRequest { node, json };
+            let request = PlanRequest { node, json, colours };
             Ok(compared(plan(subject.objects(settings)?, &request)?))
         }
         Inspection::Trace => {
             let interface = flags.path("in").map(str::to_owned);
             let connection = Connection { interface, ..asked.parse()? };
             let live = live(flags)?;
-            let request = TraceRequest { node, connection, live, json };
+            let request = TraceRequest { node, connection, live, json, colours };
             Ok(compared(trace(subject.objects(settings)?, &request)?))
         }
         Inspection::Verify => {
-            let request = VerifyRequest { node, sample: sample(flags)?, json };
+            let request = VerifyRequest { node, sample: sample(flags)?, json, colours };
             Ok(compared(verify(subject.objects(settings)?, &request)?))
         }
         Inspection::Render => {

@@ -5,6 +5,8 @@ use ferry_kernel::text::escaped;
 use ferry_plane::Batch;
 use serde_json::{Value, json};
 
+use super::explain::problem_line;
+
 /// The output of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comparison {
@@ -22,13 +24,30 @@ pub(super) type Shown<T> = Vec<(Family, Result<T, String>)>;
 /// The version of the JSON schemas.
 const VERSION: u32 = 1;
 
-/// The text for people, `one` for each family that was compared.
-pub(super) fn text<T>(mode: &str, shown: &Shown<T>, one: impl Fn(&T) -> String) -> String {
-    let line = |(family, result): &(Family, Result<T, String>)| match result {
-        Err(error) => format!("{family} in mode {mode}: can't be compared: {error}\n"),
-        Ok(result) => format!("{family} in mode {mode}: {}", one(result)),
+/// The text for people, `one` for each family that was compared. With colours, lines that are a problem stand out.
+pub(super) fn text<T>(
+    mode: &str,
+    shown: &Shown<T>,
+    colours: bool,
+    one: impl Fn(&T) -> String,
+    is_problem: impl Fn(&T, &str) -> bool,
+) -> String {
+    let printed = |result: &T, line: &str| {
+        if is_problem(result, line) { problem_line(line, colours) } else { format!("{line}\n") }
     };
-    shown.iter().map(line).collect()
+    let of_family = |(family, result): &(Family, Result<T, String>)| match result {
+        Err(error) => problem_line(&format!("{family} in mode {mode}: can't be compared: {error}"), colours),
+        Ok(result) => {
+            let text = format!("{family} in mode {mode}: {}", one(result));
+            text.lines().map(|line| printed(result, line)).collect()
+        }
+    };
+    shown.iter().map(of_family).collect()
+}
+
+/// True for the first line of a family, and for those that name what differs in it: details are indented deeper.
+pub(super) fn is_outer(line: &str) -> bool {
+    !line.starts_with("    ")
 }
 
 /// The text for programs, `one` for each family that was compared.
@@ -56,4 +75,23 @@ pub(super) fn operations(batch: &Batch<String>, before: &str, most: usize) -> St
     let more = batch.len().saturating_sub(most);
     let more = if more == 0 { String::new() } else { format!("    and {more} more\n") };
     lines.take(most).collect::<String>() + &more
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_stand_out_on_a_terminal() {
+        let failure = Err("no".to_owned());
+        let shown: Shown<bool> = vec![(Family::V4, Ok(true)), (Family::V4, Ok(false)), (Family::V6, failure)];
+        let one = |_: &bool| "first\n  name\n    detail\n".to_owned();
+        let printed = |colours| text("ipvs", &shown, colours, one, |differs, line| *differs && is_outer(line));
+        let equal = "IPv4 in mode ipvs: first\n  name\n    detail\n";
+        assert_eq!(printed(false), format!("{equal}{equal}IPv6 in mode ipvs: can't be compared: no\n"));
+        let red = |line: &str| format!("\x1b[1;31m{line}\x1b[0m\n");
+        let differs = red("IPv4 in mode ipvs: first") + &red("  name") + "    detail\n";
+        let failed = red("IPv6 in mode ipvs: can't be compared: no");
+        assert_eq!(printed(true), format!("{differs}{equal}{failed}"));
+    }
 }

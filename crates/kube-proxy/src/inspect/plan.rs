@@ -17,6 +17,8 @@ pub struct PlanRequest<'a> {
     pub node: InspectedNode<'a>,
     /// as JSON, whose schema is that of docs/cli.md
     pub json: bool,
+    /// with colours of a terminal
+    pub colours: bool,
 }
 
 /// Operations of one unit that are printed for people.
@@ -27,7 +29,7 @@ const LISTED: usize = 20;
 /// # Errors
 /// If this build lacks the mode, the mode can't be planned or used here for any family, or the objects lack what [`desired`] needs.
 pub fn plan(objects: Objects, request: &PlanRequest<'_>) -> anyhow::Result<Comparison> {
-    let PlanRequest { node, json } = request;
+    let PlanRequest { node, json, colours } = request;
     let mode = node.config.configured_mode();
     let plane = Plane::named(mode)?;
     let desired = desired(objects, node, plane.offline(node.config).profile)?;
@@ -39,7 +41,8 @@ pub fn plan(objects: Objects, request: &PlanRequest<'_>) -> anyhow::Result<Compa
     let text = if *json {
         comparison::json(mode, &plans, as_json)
     } else {
-        comparison::text(mode, &plans, |plan| format!("{}\n{}", summary(plan), details(plan)))
+        let one = |plan: &Plan| format!("{}\n{}", summary(plan), details(plan));
+        comparison::text(mode, &plans, *colours, one, |plan, line| !plan.is_empty() && comparison::is_outer(line))
     };
     Ok(Comparison { text, differs, failed: comparison::failed(&plans) })
 }

@@ -1,8 +1,11 @@
 //! An address: the Service that serves it, and what happens to a connection there.
 
-use ferry_api::object::{Family, ObjectName};
+use std::net::IpAddr;
+
+use ferry_api::object::{Family, ObjectName, Parsed, Service, ServicePort};
 use ferry_model::{
-    Frontend, FrontendAddr, NodePortAddresses, Origin, Packet, PortReasons, PortState, Verdict, decide, origin,
+    Frontend, FrontendAddr, NodePortAddresses, Origin, Packet, PortReasons, PortState, ServiceObjects, Verdict, decide,
+    origin, reasons,
 };
 
 use super::known::Known;
@@ -11,6 +14,9 @@ use super::tree::{Explanation, Fact};
 use super::unserved;
 use crate::core::{FamilyView, has_address};
 use crate::inspect::connection::{Connection, Destination};
+
+/// Services that a problem names as losers of an address: thousands may claim one.
+const NAMED: usize = 5;
 
 /// The frontend at an address.
 struct Served {
@@ -29,7 +35,7 @@ pub(super) fn explain(known: &Known<'_>, to: &Destination, answer: &mut Explanat
     match served(known, in_family, to) {
         Some(served) => {
             answer.facts.push(Fact::leaf(claim_text(to, &served)));
-            explain_service(known, in_family, &served, answer);
+            explain_service(known, in_family, (to, &served), answer);
         }
         None => nobody(known, in_family, to, answer),
     }
@@ -77,7 +83,7 @@ pub(super) fn explain_connection(known: &Known<'_>, connection: &Connection, ans
     }
     answer.facts.push(Fact::with(format!("{client} -> {to}: {what}"), children));
     match &served {
-        Some(served) => explain_service(known, in_family, served, answer),
+        Some(served) => explain_service(known, in_family, (to, served), answer),
         None => nobody(known, in_family, to, answer),
     }
 }
@@ -106,11 +112,16 @@ fn served(known: &Known<'_>, in_family: &FamilyView<'_>, to: &Destination) -> Op
         });
         found.next()
     };
-    let serves_node_ports = match &in_family.base.node_ports {
+    let at_node = || at(FrontendAddr::NodePort(port)).filter(|_| serves_node_ports(known, in_family, address));
+    at(FrontendAddr::Vip(address, port)).or_else(at_node)
+}
+
+/// True if node ports are served at an address.
+fn serves_node_ports(known: &Known<'_>, in_family: &FamilyView<'_>, address: IpAddr) -> bool {
+    match &in_family.base.node_ports {
         NodePortAddresses::All => known.view.addresses.contains(&address),
         NodePortAddresses::Only(addresses) => addresses.contains(&address),
-    };
-    at(FrontendAddr::Vip(address, port)).or_else(|| at(FrontendAddr::NodePort(port)).filter(|_| serves_node_ports))
+    }
 }
 
 fn claim_text(to: &Destination, served: &Served) -> String {
@@ -119,12 +130,80 @@ fn claim_text(to: &Destination, served: &Served) -> String {
     format!("{to} is a {} of Service {service}{name}", kind_text(frontend.kind))
 }
 
-fn explain_service(known: &Known<'_>, in_family: &FamilyView<'_>, served: &Served, answer: &mut Explanation) {
+fn explain_service(
+    known: &Known<'_>,
+    in_family: &FamilyView<'_>,
+    (to, served): (&Destination, &Served),
+    answer: &mut Explanation,
+) {
+    report_losers(known, in_family, (to, served), answer);
     if let Some(service) = known.store().objects(&served.service).service {
         let wanted = |port: &PortReasons<'_>| *port.name == *served.port.name && port.protocol == served.port.protocol;
         let tree = in_one_family(known, in_family, service, &wanted, answer);
         answer.facts.push(tree);
     }
+}
+
+/// Reports the Services that claim the same address, port and protocol and lost it: a client that means one of them
+/// reaches the endpoints of the owner.
+fn report_losers(
+    known: &Known<'_>,
+    in_family: &FamilyView<'_>,
+    (to, served): (&Destination, &Served),
+    answer: &mut Explanation,
+) {
+    let owner = &served.service;
+    let at_node = serves_node_ports(known, in_family, to.at.ip());
+    let loser = |name: &ObjectName| {
+        let field = claiming_field(&known.store().objects(name), in_family, (to, at_node))?;
+        Some(format!("{name} ({field})"))
+    };
+    let losers: Vec<String> = known.store().service_names().filter(|name| *name != owner).filter_map(loser).collect();
+    if losers.is_empty() {
+        return;
+    }
+    let more = losers.len().saturating_sub(NAMED);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let named: Vec<String> = losers.into_iter().take(NAMED).collect();
+    let named = named.join(", ");
+    answer.problem(format!("{to} belongs to Service {owner}, which comes first: not served for {named}{more}"));
+}
+
+/// The field by which a Service claims a destination; `None` if it doesn't, or the family doesn't serve it. `at_node`:
+/// node ports are served at the address.
+fn claiming_field(
+    objects: &ServiceObjects<'_>,
+    in_family: &FamilyView<'_>,
+    (to, at_node): (&Destination, bool),
+) -> Option<String> {
+    let service = objects.service?;
+    let number = to.at.port();
+    let vip = vip_field(service, to.at.ip());
+    let has_node_port = |port: &ServicePort| at_node && port.node_port == Ok(number);
+    if vip.is_none() && !service.ports.iter().any(has_node_port) {
+        return None;
+    }
+    let field = |port: PortReasons<'_>| {
+        if let Some(field) = vip.as_ref().filter(|_| port.port == number) {
+            return Some(field.clone());
+        }
+        let is_node_port = service.ports.get(port.index).is_some_and(has_node_port);
+        is_node_port.then(|| format!("spec.ports[{}].nodePort", port.index))
+    };
+    // The ports that can be served: a malformed one claims nothing.
+    let ports = reasons(objects, in_family.context, in_family.family).into_iter();
+    ports.filter(|port| port.protocol == to.protocol).find_map(field)
+}
+
+/// The field of a Service that holds an address, that of the best claim if there are several.
+fn vip_field(service: &Service, address: IpAddr) -> Option<String> {
+    let is_it = |text: &Parsed<IpAddr>| text.as_ref().is_ok_and(|ip| *ip == address);
+    if service.cluster_ips.iter().chain(&service.cluster_ip).any(is_it) {
+        return Some("spec.clusterIP".to_owned());
+    }
+    let ingress = service.ingress.iter().position(|ingress| !ingress.proxy_mode && is_it(&ingress.ip));
+    let ingress = ingress.map(|index| format!("status.loadBalancer.ingress[{index}].ip"));
+    ingress.or_else(|| service.external_ips.iter().position(is_it).map(|index| format!("spec.externalIPs[{index}]")))
 }
 
 /// No frontend is there: whose address it is, and with which ports.

@@ -19,6 +19,7 @@ use ferry_api::object::Family;
 
 use self::known::Known;
 pub use self::question::{Question, service_name};
+pub(super) use self::tree::problem_line;
 pub use self::tree::{Explanation, Fact, wants_colours};
 use super::desired::{InspectedNode, desired};
 use super::objects::Objects;
@@ -87,7 +88,7 @@ fn unserved(family: Family) -> String {
 mod tests {
     use ferry_api::config::KubeProxyConfiguration;
     use ferry_api::wire::decode_object;
-    use ferry_model::Settings;
+    use ferry_model::{PerFamily, Settings};
 
     use super::*;
     use crate::inspect::LocalAddresses;
@@ -99,16 +100,60 @@ mod tests {
         "labels":{"kubernetes.io/service-name":"web"}},"addressType":"IPv4","ports":[{"port":8080,"protocol":"TCP"}],
         "endpoints":[{"addresses":["10.244.0.7"],"conditions":{"ready":true}}]}"#;
 
-    /// The answer of a proxy whose kernel refuses these units.
+    /// The answer of a proxy with one Service, whose kernel refuses these units.
     fn answer(question: &str, quarantined: &[Quarantined]) -> String {
+        answer_of(&[SERVICE, SLICE], question, quarantined)
+    }
+
+    /// The answer of a proxy with these objects, whose kernel refuses these units.
+    fn answer_of(objects: &[&str], question: &str, quarantined: &[Quarantined]) -> String {
         let config =
             &KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default_for_linux() };
         let settings = &Settings::from_config(config, "node");
-        let node = InspectedNode { config, settings, addresses: LocalAddresses::These(Vec::new()) };
-        let objects = [SERVICE, SLICE].map(|text| decode_object(text).unwrap()).to_vec();
+        let node = InspectedNode {
+            config,
+            settings,
+            addresses: LocalAddresses::These(Vec::new()),
+            missing_schedulers: PerFamily::default(),
+        };
+        let objects = objects.iter().map(|text| decode_object(text).unwrap()).collect();
         let objects = Objects::of_running(objects, true);
         let question = question.parse().unwrap();
         explain(objects, &ExplainRequest { node, question, quarantined, json: false, colours: false }).unwrap()
+    }
+
+    /// A Service with the address of the first one as an external IP, and another cluster IP.
+    fn with_external_ip(name: &str) -> String {
+        let service = SERVICE.replace("\"web\"", &format!("\"{name}\"")).replace("10.96.0.1", "10.96.0.2");
+        service.replace("\"ports\"", "\"externalIPs\":[\"10.96.0.1\"],\"ports\"")
+    }
+
+    #[test]
+    fn services_that_lost_an_address_are_named_with_the_field() {
+        let same = SERVICE.replace("\"web\"", "\"zzz\"");
+        let other_port = SERVICE.replace("\"web\"", "\"www\"").replace("\"port\":80", "\"port\":81");
+        let external = with_external_ip("ext");
+        let objects = [SERVICE, SLICE, same.as_str(), other_port.as_str(), external.as_str()];
+        let first = "problem: 10.96.0.1:80/TCP belongs to Service shop/web, which comes first: not served for shop/ext \
+                     (spec.externalIPs[0]), shop/zzz (spec.clusterIP)\n";
+        for question in ["10.96.0.1:80", "10.0.0.1 -> 10.96.0.1:80"] {
+            let text = answer_of(&objects, question, &[]);
+            assert!(text.starts_with(first), "{question}: {text}");
+        }
+        for question in ["10.96.0.1:81", "10.96.0.2:80", "10.96.0.1:80/udp"] {
+            let text = answer_of(&objects, question, &[]);
+            assert!(!text.contains("not served for shop/"), "{question}: {text}");
+        }
+    }
+
+    #[test]
+    fn some_of_many_losers_are_named() {
+        let losers: Vec<String> = (0..9).map(|number| with_external_ip(&format!("ext-{number}"))).collect();
+        let objects: Vec<&str> = [SERVICE, SLICE].into_iter().chain(losers.iter().map(String::as_str)).collect();
+        let text = answer_of(&objects, "10.96.0.1:80", &[]);
+        let first = text.lines().next().unwrap();
+        assert!(first.contains(": not served for shop/ext-0 (spec.externalIPs[0]), "), "{first}");
+        assert!(first.ends_with("shop/ext-4 (spec.externalIPs[0]) and 4 more"), "{first}");
     }
 
     #[test]

@@ -107,7 +107,8 @@ fn port_tree(service: &Service, in_family: &FamilyView<'_>, (port, of): (&PortRe
     }
     if let Some(affinity) = of.affinity {
         children.push(Fact::leaf(format!(
-            "session affinity: a client keeps its endpoint for {} s (spec.sessionAffinity: ClientIP)",
+            "session affinity: a client keeps its endpoint for {} s (spec.sessionAffinity: ClientIP, \
+             spec.sessionAffinityConfig.clientIP.timeoutSeconds)",
             affinity.timeout_seconds
         )));
     }

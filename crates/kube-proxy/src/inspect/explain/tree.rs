@@ -32,6 +32,12 @@ pub struct Fact {
     pub children: Vec<Fact>,
 }
 
+/// A line about a problem, with its end: in colour for a terminal.
+pub(in crate::inspect) fn problem_line(text: &str, colours: bool) -> String {
+    let (begin, end) = if colours { PROBLEM } else { ("", "") };
+    format!("{begin}{text}{end}\n")
+}
+
 /// True if a text for standard output should have colours: it is a terminal, and `NO_COLOR` isn't set.
 pub fn wants_colours() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
@@ -54,10 +60,9 @@ impl Explanation {
 
     /// The lines for a person: the problems come first.
     pub fn text(&self, colours: bool) -> String {
-        let (begin, end) = if colours { PROBLEM } else { ("", "") };
         let mut text = String::new();
         for problem in &self.problems {
-            text += &format!("{begin}problem: {}{end}\n", escaped(problem));
+            text += &problem_line(&format!("problem: {}", escaped(problem)), colours);
         }
         self.facts.iter().for_each(|tree| tree.print(0, &mut text));
         text

@@ -33,6 +33,8 @@ pub struct TraceRequest<'a> {
     pub live: Option<WatchLimits>,
     /// as JSON, whose schema is that of docs/cli.md
     pub json: bool,
+    /// with colours of a terminal
+    pub colours: bool,
 }
 
 /// The verdicts on the packet, of the objects and of the model.
@@ -71,7 +73,7 @@ struct Repair {
 /// If this build lacks the mode, its objects can't be read from outside, it can't be used here for the connection's family, or the objects
 /// lack what [`desired`] needs.
 pub fn trace(objects: Objects, request: &TraceRequest<'_>) -> anyhow::Result<Comparison> {
-    let TraceRequest { node, connection, live, json } = request;
+    let TraceRequest { node, connection, live, json, colours } = request;
     let plane = Plane::named(node.config.configured_mode())?;
     let profile = plane.offline(node.config).profile;
     let desired = desired(objects, node, profile)?;
@@ -105,7 +107,7 @@ pub fn trace(objects: Objects, request: &TraceRequest<'_>) -> anyhow::Result<Com
     let text = if *json {
         comparison::json(plane.mode, &shown, |family, one| report::json(family, connection, one))
     } else {
-        comparison::text(plane.mode, &shown, |one| report::text(connection, one))
+        comparison::text(plane.mode, &shown, *colours, |one| report::text(connection, one), report::is_problem)
     };
     Ok(Comparison { text, differs, failed: comparison::failed(&shown) })
 }

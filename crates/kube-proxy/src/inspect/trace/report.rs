@@ -19,6 +19,12 @@ const STALE: [usize; 2] = [3, 100];
 const WAYS: usize = 8;
 /// Indentation of each level.
 const INDENT: &str = "  ";
+/// How lines about a difference begin.
+const OTHERWISE: &str = "the model decides otherwise: ";
+const STALE_ENTRY: &str = "stale conntrack entry: ";
+/// How lines about real packets begin, and how the line about those that went on ends.
+const LIVE: &str = "live: ";
+const WENT_ON: &str = "met no rule of nf_tables that drops or refuses them";
 
 /// For people: both verdicts, stale conntrack entries, the repair, the fate of real packets, and the way.
 pub(super) fn text(connection: &Connection, answers: &Answers) -> String {
@@ -26,7 +32,7 @@ pub(super) fn text(connection: &Connection, answers: &Answers) -> String {
     let mut text = format!("{connection}: {}\n", traced.verdict);
     text += &match repair {
         None => "the model decides the same\n".to_owned(),
-        Some(_) => format!("the model decides otherwise: {expected}\n"),
+        Some(_) => format!("{OTHERWISE}{expected}\n"),
     };
     text += &conntrack.as_ref().map_or_else(String::new, |read| entries_text(connection, read));
     text += &repair.as_ref().map_or_else(String::new, repairs);
@@ -47,6 +53,14 @@ pub(super) fn text(connection: &Connection, answers: &Answers) -> String {
         text += &format!("and {more} more choices\n");
     }
     text + &live.as_ref().map_or_else(String::new, packets)
+}
+
+/// True for a line of the text that makes the exit code that of a difference.
+pub(super) fn is_problem(answers: &Answers, line: &str) -> bool {
+    let is_unmet = || answers.live.as_ref().is_some_and(|live| !answers.is_met(live));
+    line.starts_with(OTHERWISE)
+        || line.starts_with(STALE_ENTRY)
+        || (line.starts_with(LIVE) && !line.ends_with(WENT_ON) && is_unmet())
 }
 
 fn line(PathStep { depth, text }: &PathStep) -> String {
@@ -98,20 +112,20 @@ fn stale_text(connection: &Connection, ClientFlow { client_port, flow }: &Client
         to.at.port()
     );
     format!(
-        "stale conntrack entry: the flow from port {client_port} leads to {leads_to}; no rule applies to its packets until the entry is \
-         deleted: {deletion}\n"
+        "{STALE_ENTRY}the flow from port {client_port} leads to {leads_to}; no rule applies to its packets until the \
+         entry is deleted: {deletion}\n"
     )
 }
 
 /// Where real packets ended, one line for each place.
 fn fates(live: &WatchedFlow) -> String {
     if live.packets.is_empty() {
-        return "live: no such packet has come; over TCP and SCTP only those that open a connection count\n".to_owned();
+        return format!("{LIVE}no such packet has come; over TCP and SCTP only those that open a connection count\n");
     }
     let mut places: Vec<(String, usize)> = Vec::new();
     for packet in &live.packets {
         let place = match &packet.fate {
-            PacketEnd::WentOn => "met no rule of nf_tables that drops or refuses them".to_owned(),
+            PacketEnd::WentOn => WENT_ON.to_owned(),
             PacketEnd::Ended { place, by } => escaped(&format!("ended in {place}, by {by}")),
         };
         match places.iter_mut().find(|(known, _)| *known == place) {
@@ -121,9 +135,9 @@ fn fates(live: &WatchedFlow) -> String {
     }
     let all = live.packets.len();
     let mut text: String =
-        places.iter().map(|(place, count)| format!("live: {count} of {all} packets {place}\n")).collect();
+        places.iter().map(|(place, count)| format!("{LIVE}{count} of {all} packets {place}\n")).collect();
     if live.lost {
-        text += "live: some reports were lost, since there were too many\n";
+        text += &format!("{LIVE}some reports were lost, since there were too many\n");
     }
     text
 }

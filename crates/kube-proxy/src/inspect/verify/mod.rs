@@ -34,6 +34,8 @@ pub struct VerifyRequest<'a> {
     pub sample: Option<usize>,
     /// as JSON, whose schema is that of docs/cli.md
     pub json: bool,
+    /// with colours of a terminal
+    pub colours: bool,
 }
 
 /// The result of one family.
@@ -43,6 +45,8 @@ struct Compared {
     packets: usize,
     /// the Services that differ
     differing: BTreeMap<ObjectName, Differing>,
+    /// what a run would change of the objects that all Services share; empty unless a Service differs
+    shared: Batch<String>,
 }
 
 /// A Service that differs.
@@ -70,7 +74,7 @@ struct Difference {
 /// If this build lacks the mode, its objects can't be read from outside, it can't be used here for any family, or the objects lack what
 /// [`desired`] needs.
 pub fn verify(objects: Objects, request: &VerifyRequest<'_>) -> anyhow::Result<Comparison> {
-    let VerifyRequest { node, sample, json } = request;
+    let VerifyRequest { node, sample, json, colours } = request;
     let plane = Plane::named(node.config.configured_mode())?;
     let profile = plane.offline(node.config).profile;
     let desired = desired(objects, node, profile)?;
@@ -83,7 +87,8 @@ pub fn verify(objects: Objects, request: &VerifyRequest<'_>) -> anyhow::Result<C
     let text = if *json {
         comparison::json(plane.mode, &compared, report::json)
     } else {
-        comparison::text(plane.mode, &compared, report::text)
+        let is_problem = |one: &Compared, line: &str| !one.differing.is_empty() && comparison::is_outer(line);
+        comparison::text(plane.mode, &compared, *colours, report::text, is_problem)
     };
     Ok(Comparison { text, differs, failed: comparison::failed(&compared) })
 }
@@ -112,6 +117,7 @@ fn compare(
     if !compared.differing.is_empty() {
         engine.offer(delta);
         let mut plan = engine.plan()?;
+        compared.shared = plan.units.remove(&UnitId::Base).unwrap_or_default();
         for (name, differing) in &mut compared.differing {
             differing.repair = plan.units.remove(&UnitId::Service(name.clone())).unwrap_or_default();
         }

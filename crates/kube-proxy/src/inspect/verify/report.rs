@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use ferry_api::object::ObjectName;
+use ferry_kernel::text::escaped;
 use ferry_model::Packet;
 use ferry_plane::Batch;
 use serde_json::{Value, json};
@@ -14,20 +15,40 @@ use crate::inspect::comparison;
 const SERVICES: usize = 20;
 /// Operations of a Service that are printed for people.
 const OPERATIONS: usize = 5;
+/// The text of a table of nf_tables, up to its name.
+const TABLE: &str = "table ";
 
 /// The text of one family for people.
 pub(super) fn text(compared: &Compared) -> String {
-    format!("{}\n{}", summary(compared), services(compared))
+    format!("{}\n{}{}", summary(compared), shared(&compared.shared), services(compared))
 }
 
 fn summary(compared: &Compared) -> String {
-    let Compared { services, packets, differing } = compared;
+    let Compared { services, packets, differing, .. } = compared;
     let differ: usize = differing.values().map(|one| one.packets).sum();
     if differ == 0 {
         format!("all {packets} packets to {services} Services meet the verdict that they should")
     } else {
         format!("{differ} of {packets} packets to {services} Services don't meet the verdict that they should")
     }
+}
+
+/// The repair of the objects that all Services share, which comes first: without them each Service differs.
+fn shared(repair: &Batch<String>) -> String {
+    let Batch { create, replace, delete } = repair;
+    if let Some(table) = create.iter().find_map(|object| object.strip_prefix(TABLE)?.split(' ').next()) {
+        let table = escaped(table);
+        return format!(
+            "  table {table} is missing: another program has removed it, or no run in this mode has made it\n"
+        );
+    }
+    if repair.is_empty() {
+        return String::new();
+    }
+    let [create, replace, delete] = [create, replace, delete].map(Vec::len);
+    let numbers = format!("{create} to create, {replace} to replace, {delete} to delete");
+    let operations = comparison::operations(repair, "    a run would ", OPERATIONS);
+    format!("  what all Services share: {numbers}\n{operations}")
 }
 
 fn services(compared: &Compared) -> String {
@@ -82,7 +103,7 @@ pub(super) fn json(family: &str, compared: &Compared) -> Value {
             "delete": delete,
         })
     };
-    let Compared { services, packets, differing } = compared;
+    let Compared { services, packets, differing, .. } = compared;
     let differing: Vec<Value> = differing.iter().map(service).collect();
     json!({"family": family, "services": services, "packets": packets, "differing": differing})
 }

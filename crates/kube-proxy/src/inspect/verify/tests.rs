@@ -1,4 +1,48 @@
+use ferry_api::object::Protocol;
+
 use super::*;
+
+/// A family in which one packet to one Service differs, and a run would change this of what all Services share.
+fn differing(shared: Batch<String>) -> Compared {
+    let packet = Packet {
+        source: [203, 0, 113, 250].into(),
+        source_local: false,
+        interface: None,
+        destination: [10, 96, 0, 1].into(),
+        destination_local: false,
+        protocol: Protocol::Tcp,
+        port: 80,
+    };
+    let mut compared = Compared { services: 1, shared, ..Compared::default() };
+    let difference = Difference { packet, actual: Verdict::Pass, expected: Verdict::Reject };
+    compared.note(&ObjectName::new("demo", "web"), difference);
+    compared
+}
+
+#[test]
+fn what_all_services_share_is_named_before_them() {
+    let objects = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+    let service = "  service demo/web: 1 packets";
+    let missing = Batch {
+        create: objects(&["table kube-proxy { comment \"rules of all\" }", "set cluster-ips"]),
+        ..Batch::default()
+    };
+    let text = report::text(&differing(missing));
+    let named = "  table kube-proxy is missing: another program has removed it, or no run in this mode has made it";
+    assert_eq!(text.lines().skip(1).take(2).collect::<Vec<_>>(), [named, service]);
+
+    let emptied = Batch { replace: objects(&["chain nat-prerouting { jump services; }"]), ..Batch::default() };
+    let text = report::text(&differing(emptied));
+    let named = [
+        "  what all Services share: 0 to create, 1 to replace, 0 to delete",
+        "    a run would replace chain nat-prerouting { jump services; }",
+        service,
+    ];
+    assert_eq!(text.lines().skip(1).take(3).collect::<Vec<_>>(), named);
+
+    let text = report::text(&differing(Batch::default()));
+    assert_eq!(text.lines().nth(1), Some(service));
+}
 
 #[test]
 fn a_sample_is_spread_over_all() {
