@@ -13,6 +13,7 @@ mod lanes;
 mod layers;
 mod mutants;
 mod package;
+mod pictures;
 mod setup;
 mod shell;
 mod sources;
@@ -31,6 +32,7 @@ const USAGE: &str = "cargo xt COMMAND
   test [--setup]         all checks and tests: check, tests, fuzz, demo (root); ends with `N passed, N failed`;
                          with --setup installs missing packages first (Debian, Ubuntu, Fedora) and prints their names
   golden [--accept]      tests of the case folders; with --accept rewrites their expected files
+  pictures               takes the documentation's pictures of the status page anew (root, Chromium)
   fuzz [--seconds 20] [TARGET ...]
                          each fuzz target for that long, two at a time
   mutants [--crate CRATE] [--shard K/N] [--file GLOB]
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         "deny" => deny::run(rest),
         "test" => test::run(rest),
         "golden" => golden::run(rest),
+        "pictures" => pictures::run(rest),
         "fuzz" => fuzz::run(rest),
         "mutants" => mutants::run(rest),
         "vm" => vm::run(rest),

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ferry_api::config;
@@ -23,6 +24,7 @@ use crate::lab::{NODE_NAME, Place};
 use crate::mode::Mode;
 use crate::probe::Client;
 use crate::proxy::Proxy;
+use crate::stage::within;
 
 /// The machines with a proxy in one mode.
 pub struct Corpus<'a> {
@@ -73,6 +75,11 @@ const LABELS: &str = "] \"Updated proxier node topology labels\"";
 const COMPLETE: &str = "yncProxyRules complete\"";
 /// A zone that no case assigns.
 const ANOTHER_ZONE: &str = "zone-of-lab";
+/// Time within which a proxy has deleted what a commit took out of use: mode nftables deletes sets of source ranges a
+/// second later.
+const DEFERRED: Duration = Duration::from_secs(5);
+/// Pause before a plan is repeated.
+const AGAIN: Duration = Duration::from_millis(200);
 /// The marker's endpoints, on pod-b.
 const MARKER_ENDPOINTS: [&str; 2] = ["10.244.1.200:9", "[fd00:10:244:1:8000::200]:9"];
 
@@ -142,6 +149,27 @@ impl<'a> Corpus<'a> {
             findings.faults.push(text);
         }
         findings
+    }
+
+    /// Runs Ferry's `plan` on the node for the situation in force, until it finds nothing to change; returns its output
+    /// if it still finds something after some seconds, or fails.
+    pub fn planned_changes(&self) -> Option<String> {
+        // the log of the running proxy is in the folder itself
+        let folder = self.folder.join("plan");
+        fs::create_dir_all(&folder).expect("making a folder");
+        let [config, manifests] = ["config.yaml", "manifests"].map(|name| self.folder.join(name).display().to_string());
+        let arguments = ["plan", "--config", &config, "--manifests", &manifests];
+        let mut found = None;
+        within(DEFERRED, || {
+            if found.is_some() {
+                thread::sleep(AGAIN);
+            }
+            let mut plan = Proxy::start_with(self.terrain.host(Place::Node), self.executable, &folder, &arguments);
+            let status = plan.wait();
+            found = (!status.success()).then(|| format!("plan, mode {}: {status}\n{}", self.mode, plan.log()));
+            found.is_none()
+        });
+        found
     }
 
     /// Ends the proxy; the next situation starts a new one.

@@ -1,8 +1,10 @@
 //! Creation, change and deletion of objects through the API reach the kernel.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use ferry_lab::kubernetes::{Request, service_path, slice_path};
+use ferry_lab::lab::NODE_NAME;
 use ferry_lab::nft::Ruleset;
 use ferry_lab::objects::{Condition, at_cluster_ip};
 use ferry_lab::proxy::Config;
@@ -10,7 +12,7 @@ use ferry_lab::{Checks, Family, Lab, Manifests, Place, Protocol, Proxy, Service}
 use serde_json::json;
 
 use crate::matrix;
-use crate::support::{EXECUTABLE, cluster, folder, wait};
+use crate::support::{Cluster, EXECUTABLE, cluster, folder, wait};
 
 /// The rules that a proxy writes in another lab for these manifests and the API server's objects.
 fn rules_of_manifests(manifests: &Manifests, others: &[serde_json::Value]) -> Ruleset {
@@ -35,6 +37,41 @@ fn without_rules(mut ruleset: Ruleset) -> Ruleset {
     ruleset
 }
 
+/// Each subcommand reads the API server's objects, by this configuration, and finds the kernel in the desired state.
+#[track_caller]
+fn assert_inspected(cluster: &Cluster, config: &str) {
+    // `sh` panics unless the exit code is 0.
+    let ask = |name: &str, more: &[&str]| cluster.node().sh(EXECUTABLE, &[&[name, "--config", config], more].concat());
+    let (plan, verified) = (ask("plan", &[]), ask("verify", &[]));
+    let (web, away) = (ask("explain", &["svc", "demo/web"]), ask("explain", &["svc", "demo/edge-away"]));
+    assert!(!web.contains("problem:"), "{web}");
+    for family in Family::ALL {
+        let head = format!("{family} in mode nftables: ");
+        let nothing = |line: &str| line.starts_with(&format!("{head}nothing to change, "));
+        assert!(plan.lines().any(nothing), "{plan}");
+        let right = |line: &str| line.starts_with(&format!("{head}all ")) && line.contains(" meet the verdict that ");
+        assert!(verified.lines().any(right), "{verified}");
+
+        let (client, to) = (Place::PodA.address(family), at_cluster_ip(family, 80));
+        let slice = format!("web-{}", family.to_string().to_lowercase());
+        let used = format!(
+            "{} (node {NODE_NAME}, EndpointSlice demo/{slice}): used by policy Cluster",
+            SocketAddr::new(client, 8080)
+        );
+        assert!(web.contains(&format!("cluster IP {to}\n")) && web.contains(&used), "{used}: {web}");
+        let problem = format!(
+            "problem: demo/edge-away port tcp 80/TCP {family} has no endpoint on this node, {NODE_NAME}, among 1: "
+        );
+        assert!(away.lines().any(|line| line.starts_with(&problem)), "{problem}: {away}");
+
+        let traced = ask("trace", &[&format!("{client} -> {to}")]);
+        let mut lines = traced.lines();
+        let forwarded = format!("{head}{client} -> {to}/TCP: forward to ");
+        assert!(lines.next().is_some_and(|line| line.starts_with(&forwarded)), "{forwarded}: {traced}");
+        assert_eq!(lines.next(), Some("the model decides the same"), "{traced}");
+    }
+}
+
 #[test]
 fn objects_of_every_kind_are_in_the_kernel_as_from_manifests() {
     let cluster = cluster();
@@ -53,6 +90,7 @@ fn objects_of_every_kind_are_in_the_kernel_as_from_manifests() {
     let rendered = Ruleset::parse(&cluster.node().sh(EXECUTABLE, &arguments)).essence();
     let (here, rendered) = (without_rules(here), without_rules(rendered));
     assert!(here == rendered, "in the kernel (-), rendered (+):\n{}", here.difference(&rendered));
+    assert_inspected(&cluster, &config);
     assert_eq!(proxy.metric("rest_client_requests_total", &["code=\"4"]), 0.0, "nothing was refused");
 }
 

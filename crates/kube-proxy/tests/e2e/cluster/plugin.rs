@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use ferry_lab::kubernetes::{self, User};
 use ferry_lab::lab::NODE_NAME;
-use ferry_lab::{Place, Service};
+use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::{Family, Place, Service};
 use serde_json::json;
 
-use crate::support::{Cluster, cluster, folder, wait};
+use crate::support::{Cluster, EXECUTABLE, cluster, folder, wait};
 
 /// The plugin under test.
 const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-ferry");
@@ -15,9 +16,13 @@ const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-ferry");
 const FIRST: &str = "node-0";
 const PODS: &str = "/api/v1/namespaces/demo/pods";
 
-/// The settings that the node proxy needs.
-const EVERYONE: &str = "metricsBindAddress: 0.0.0.0:10249\n---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\n\
-                        statusPage: everyone\ncontrolSocket: \"\"\n";
+/// The settings that the node proxy needs, with this control socket.
+fn everyone(control_socket: &str) -> String {
+    format!(
+        "metricsBindAddress: 0.0.0.0:10249\n---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\n\
+         statusPage: everyone\ncontrolSocket: \"{control_socket}\"\n"
+    )
+}
 
 /// Runs the plugin as this user: its standard output, or its exit status and standard error.
 fn ask(cluster: &Cluster, user: User, arguments: &[&str]) -> Result<String, String> {
@@ -44,14 +49,13 @@ fn the_node_proxy_leads_to_the_page() {
     let cluster = cluster();
     cluster.api.create_node();
     cluster.create(&Service::new("web", 90), &[Place::PodA]);
-    let mut proxy = cluster.start_with("plugin", EVERYONE);
+    let mut proxy = cluster.start_with("plugin", &everyone(""));
     cluster.wait(&mut proxy, 90, &["pod-a:8080"]);
     let admin = |arguments: &[&str]| ask(&cluster, User::Admin, arguments);
 
     let explained = admin(&["explain", "svc", "demo/web"]).expect("an answer");
     assert!(
-        explained.contains("pod-a")
-            || explained.contains(&format!("{}:8080", Place::PodA.address(ferry_lab::Family::V4))),
+        explained.contains("pod-a") || explained.contains(&format!("{}:8080", Place::PodA.address(Family::V4))),
         "{explained}"
     );
     let table = admin(&["status"]).expect("all answer");
@@ -79,6 +83,36 @@ fn the_node_proxy_leads_to_the_page() {
     // A kube-proxy's own permissions don't include it.
     let forbidden = ask(&cluster, User::Certificate, &["status", "--node=node-a"]).expect_err("no permission");
     assert!(forbidden.contains("Forbidden") && forbidden.contains("permission for nodes/proxy"), "{forbidden}");
+}
+
+#[test]
+fn a_trace_comes_through_the_node_proxy_and_the_data_path_is_tested() {
+    let cluster = cluster();
+    cluster.api.create_node();
+    cluster.create(&Service::new("web", 92), &[Place::PodA]);
+    let socket = folder("traced").join("control.sock").display().to_string();
+    let mut proxy = cluster.start_with("traced", &everyone(&socket));
+    cluster.wait(&mut proxy, 92, &["pod-a:8080"]);
+    for family in Family::ALL {
+        let connection = format!("{} -> {}/TCP", Place::Far.address(family), at_cluster_ip(family, 92));
+        let traced = ask(&cluster, User::Admin, &["trace", &connection, "--node=node-a"]).expect("a trace");
+        let lines: Vec<&str> = traced.lines().collect();
+        let forwarded = format!("{family} in mode nftables: {connection}: forward to ");
+        let endpoint = Place::PodA.address(family).to_string();
+        assert!(lines[0].starts_with(&forwarded) && lines[0].contains(&endpoint), "{forwarded}: {traced}");
+        assert_eq!(lines[1], "the model decides the same", "{traced}");
+        assert!(traced.contains("hook prerouting, chain nat-prerouting "), "{traced}");
+        assert!(lines.iter().any(|line| line.trim().starts_with("=> forward to ")), "{traced}");
+    }
+
+    // `sh` panics unless the exit code is 0.
+    let tested = cluster.node().sh(EXECUTABLE, &["verify", "--connect", "--control-socket", &socket]);
+    for reached in [
+        "IPv4: 192.0.2.250 -> 192.0.2.249:80/TCP reaches 192.0.2.251, and its answer comes back: ",
+        "IPv6: 2001:db8:7e57::2 -> [2001:db8:7e57::1]:80/TCP reaches 2001:db8:7e57::3, and its answer comes back: ",
+    ] {
+        assert!(tested.lines().any(|line| line.starts_with(reached)), "{reached}: {tested}");
+    }
 }
 
 #[test]

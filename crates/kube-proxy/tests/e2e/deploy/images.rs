@@ -124,7 +124,8 @@ impl Bundle {
     fn crun(&self, words: &[&str]) -> Vec<String> {
         let state = folder("crun").display().to_string();
         // crun refuses machines that have control groups of both versions, although it needs none here
-        let unified = "mount -t cgroup2 none /sys/fs/cgroup && exec \"$@\"";
+        let unified = "test \"$(stat --file-system --format=%T /sys/fs/cgroup)\" = cgroup2fs || mount -t cgroup2 none /sys/fs/cgroup \
+                       && exec \"$@\"";
         let own = ["--mount", "--propagation", "private", "sh", "-c", unified, "sh"];
         let crun = ["crun", "--root", &state, "--cgroup-manager", "disabled"];
         own.into_iter().chain(crun).chain(words.iter().copied()).map(str::to_owned).collect()

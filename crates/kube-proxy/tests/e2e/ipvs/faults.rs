@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ferry_lab::lab::{cluster_ip, external_ip};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::stage::{slowly, until};
-use ferry_lab::{Checks, Family, Host, Manifests, Place, Service, Source, Stage, nft};
+use ferry_lab::{Checks, Family, Host, Manifests, Place, Proxy, Service, Source, Stage, nft};
 
 use crate::support::{LIMIT, Statistics, counted, folder, run_to_end, server, servers, settled, stage};
 
@@ -110,6 +110,30 @@ fn a_device_of_another_type_is_named() {
     until("all is served again", RETRIED, || served(&stage));
 }
 
+/// The time of the last change that was queued for a family's engine, and that of its last successful sync.
+fn queued_and_synced(proxy: &Proxy<'_>, family: Family) -> (f64, f64) {
+    let label = format!("ip_family=\"{family}\"");
+    let time = |of: &str| proxy.metric(&format!("kubeproxy_sync_proxy_rules_last{of}_timestamp_seconds"), &[&label]);
+    // In this order: a change between the two readings can't make an old sync look newer than the change.
+    (time("_queued"), time(""))
+}
+
+/// A change that comes into force while a unit is in quarantine counts as synced: an alert that compares the times stays quiet.
+fn assert_synced_beside_quarantine(stage: &mut Stage<'_>, manifests: &Manifests) {
+    let holds_a_unit = |proxy: &Proxy<'_>| proxy.metric("kubeproxy_engine_quarantined_units", &[]) >= 1.0;
+    stage.proxy.wait_for("a unit in quarantine", holds_a_unit);
+    let before = Family::ALL.map(|family| queued_and_synced(&stage.proxy, family).0);
+    // with another marker, in both families
+    stage.set(manifests);
+    for (family, before) in Family::ALL.into_iter().zip(before) {
+        stage.proxy.wait_for("a sync that counts", |proxy| {
+            let (queued, synced) = queued_and_synced(proxy, family);
+            before < queued && queued <= synced
+        });
+    }
+    stage.proxy.wait_for("a unit still in quarantine", holds_a_unit);
+}
+
 #[test]
 #[ignore = "needs IPVS: runs in emulated machines"]
 fn a_foreign_director_keeps_its_server_and_one_service_waits() {
@@ -124,8 +148,8 @@ fn a_foreign_director_keeps_its_server_and_one_service_waits() {
     let address = format!("{}/32", external_ip(Family::V4, 32));
     node.sh("ip", &["addr", "add", &address, "dev", "lo"]);
     let contested = Service::new("contested", 32).node_port(30032).external_ip(32);
-    let all = manifests().with(contested, &[Place::PodA]);
-    stage.replace(&all.clone().with(Service::new("fine", 33), &[Place::PodA]));
+    let all = manifests().with(contested, &[Place::PodA]).with(Service::new("fine", 33), &[Place::PodA]);
+    stage.replace(&all);
     let is_named = |line: &str| {
         let server = foreign.iter().any(|at| line.contains(&format!("virtual server TCP {at} is another program's")));
         server && line.contains("service demo/contested")
@@ -137,6 +161,7 @@ fn a_foreign_director_keeps_its_server_and_one_service_waits() {
         until("the others are served", LIMIT, || client.tcp(at_cluster_ip(family, 33), 1).all_answered());
         checks.that(served(&stage), || format!("{family}: the others"));
     }
+    assert_synced_beside_quarantine(&mut stage, &all);
     for at in foreign {
         let kept = server(node, at).is_some_and(|server| server.settings == "wlc" && server.endpoints.len() == 1);
         checks.that(kept, || format!("{at} is the director's: {:?}", server(node, at)));

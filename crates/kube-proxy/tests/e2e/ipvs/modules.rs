@@ -131,6 +131,12 @@ fn without_ipvs_the_advice_is_named_and_a_fallback_serves() {
     assert_eq!(mode(&stage), "ipvs");
 }
 
+/// A subcommand knows from the running proxy which scheduler is in use.
+fn assert_nothing_to_do(stage: &Stage<'_>) {
+    let (status, text) = run_to_end(stage.lab, &["plan"]);
+    assert!(status.success(), "{text}");
+}
+
 #[test]
 #[ignore = "needs IPVS: runs in emulated machines"]
 fn a_missing_scheduler_is_named_and_the_configured_one_serves() {
@@ -148,6 +154,7 @@ fn a_missing_scheduler_is_named_and_the_configured_one_serves() {
     stage.proxy.wait_for("an advice", |proxy| proxy.log().contains(advice));
     let message = "the kernel of this node doesn't have the scheduler lblc: the configured one, rr, is used";
     stage.proxy.wait_for("a message about the Service", |proxy| proxy.log().contains(message));
+    assert_nothing_to_do(&stage);
     for family in Family::ALL {
         assert!(stage.lab.from(Place::Client).tcp(at_cluster_ip(family, 71), 2).all_answered(), "{family}");
     }
@@ -184,4 +191,5 @@ fn a_scheduler_that_the_kernel_lacks_is_named() {
     for family in Family::ALL {
         assert!(stage.lab.from(Place::Client).tcp(at_cluster_ip(family, 72), 2).all_answered(), "{family}");
     }
+    assert_nothing_to_do(&stage);
 }

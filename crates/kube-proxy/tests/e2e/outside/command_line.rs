@@ -231,13 +231,32 @@ fn own_settings_are_checked_and_written() {
 }
 
 #[test]
-fn ports_of_listeners_are_checked_where_the_mode_has_listeners() {
+fn ports_of_listeners_are_checked_in_every_mode_and_used_in_that_with_listeners() {
     let machine = Machine::new();
-    let error = failed(&machine.output(&["--proxy-port-range=many", "--proxy-mode=userspace"]));
-    assert!(error.starts_with("failed validate: KubeProxyConfiguration.PortRange: Invalid value: "), "{error}");
     let to = machine.path("written.yaml").display().to_string();
-    let output = machine.output(&["--proxy-port-range=many", "--proxy-mode=nftables", "--write-config-to", &to]);
+    for mode in ["userspace", "nftables"] {
+        let mode = format!("--proxy-mode={mode}");
+        let refused = machine.output(&["--proxy-port-range=a-b", &mode]);
+        let reason =
+            "invalid argument \"a-b\" for \"--proxy-port-range\" flag: must be a range of ports such as 61000-61999";
+        assert!(refused.status.code() == Some(1) && text(&refused.stderr).contains(reason), "{refused:?}");
+        let output = machine.output(&["--proxy-port-range=62000-62999", &mode, "--write-config-to", &to]);
+        assert!(output.status.success(), "{output:?}");
+        let is_ignored = text_of_warning(&output).contains("flag=\"proxy-port-range\"");
+        assert_eq!(is_ignored, mode == "--proxy-mode=nftables", "{output:?}");
+    }
+    // A configuration file of an older release may have any text there, which upstream ignores.
+    let config =
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\nportRange: a-b\n";
+    let config = machine.write("config.yaml", config);
+    let output = machine.output(&["--config", &config, "--write-config-to", &to]);
     assert!(output.status.success(), "{output:?}");
+}
+
+/// The line of a flag that is ignored for the mode.
+fn text_of_warning(output: &Output) -> &str {
+    let warning = |line: &&str| line.contains("Flag is ignored, only mode userspace has listeners");
+    text(&output.stderr).lines().find(warning).unwrap_or_default()
 }
 
 #[test]
@@ -246,6 +265,9 @@ fn all_flags_are_logged_when_asked() {
     let stderr = text(&output.stderr);
     assert!(stderr.lines().any(|line| line.ends_with("] FLAG: --proxy-mode=\"ipvs\"")), "{stderr}");
     assert!(stderr.lines().any(|line| line.ends_with("] FLAG: --oom-score-adj=\"-999\"")), "{stderr}");
+    let unasked = Machine::new().output(&["--proxy-mode=ipvs"]);
+    assert_eq!(failed(&unasked), failed(&output), "the same error, which comes after the flags");
+    assert!(!text(&unasked.stderr).contains("FLAG:"), "{unasked:?}");
 }
 
 #[test]

@@ -106,6 +106,135 @@ fn policy_local_without_an_endpoint_here_is_named() {
     assert!(answer.contains("policy Local needs this node, node-a, and its nodeName is node-c"), "{answer}");
 }
 
+/// [`SOUND`] with these fields instead of the conditions of its endpoints, on this node and on the other one.
+fn with_endpoints(here: &str, elsewhere: &str) -> String {
+    let fields = |zone: &str, fields: &str| format!("zone: {zone}, {fields}");
+    let of_sound = |zone: &str| fields(zone, "conditions: {ready: true}");
+    SOUND.replace(&of_sound("one"), &fields("one", here)).replace(&of_sound("two"), &fields("two", elsewhere))
+}
+
+/// [`SOUND`] with further fields of its Service's spec.
+fn with_spec(fields: &str) -> String {
+    SOUND.replace("spec: {type: LoadBalancer,", &format!("spec: {{type: LoadBalancer, {fields},"))
+}
+
+/// The endpoints of [`SOUND`], as lines begin that say whether they are used.
+const HERE: &str = "10.244.1.2:8080 (node node-a, EndpointSlice shop/web-1): ";
+const ELSEWHERE: &str = "10.244.2.2:8080 (node node-b, EndpointSlice shop/web-1): ";
+
+/// Both endpoints have these lines, behind their addresses.
+#[track_caller]
+fn assert_endpoints(answer: &str, [here, elsewhere]: [&str; 2]) {
+    for (begin, rest) in [(HERE, here), (ELSEWHERE, elsewhere)] {
+        let found: Vec<&str> = answer.lines().filter_map(|line| line.trim_start().strip_prefix(begin)).collect();
+        assert_eq!(found, [rest], "{begin}\n{answer}");
+    }
+}
+
+#[test]
+fn hints_that_point_elsewhere_are_named() {
+    let hinted = |kind: &str, [here, elsewhere]: [&str; 2]| {
+        let fields = |name: &str| format!("conditions: {{ready: true}}, hints: {{{kind}: [{{name: {name}}}]}}");
+        with_endpoints(&fields(here), &fields(elsewhere))
+    };
+    for (kind, names, reason) in [
+        ("forZones", ["one", "two"], "hints.forZones doesn't name this node's zone, one, as others do"),
+        ("forNodes", ["node-a", "node-b"], "hints.forNodes doesn't name this node, node-a, as others do"),
+    ] {
+        let manifests = hinted(kind, names);
+        let of_service = answer(&manifests, "svc shop/web");
+        let counted = "    endpoints: 2 in its EndpointSlices, 1 used by policy Cluster\n";
+        assert!(of_service.contains(counted) && !of_service.contains("problem:"), "{of_service}");
+        let unused = format!("not used: {reason}");
+        assert_endpoints(&of_service, ["used by policy Cluster", &unused]);
+        let of_pod = answer(&manifests, "pod 10.244.2.2");
+        let problem = format!("problem: shop/web port http 80/TCP: {ELSEWHERE}{unused}\n");
+        assert!(of_pod.starts_with(&problem), "{of_pod}");
+        let of_connection = answer(&manifests, "10.244.1.9 -> 10.96.0.10:80");
+        let forwarded = "10.244.1.9 -> 10.96.0.10:80/TCP: forwarded to the only endpoint\n";
+        assert!(of_connection.starts_with(forwarded), "{of_connection}");
+    }
+    // In another zone, which no hint names, all endpoints are used.
+    let other = hinted("forZones", ["one", "two"]).replace("io/zone: one", "io/zone: three");
+    assert_endpoints(&answer(&other, "svc shop/web"), ["used by policy Cluster"; 2]);
+}
+
+#[test]
+fn terminating_endpoints_are_named_with_their_conditions() {
+    let (ready, unready) = ("conditions: {ready: true}", "conditions: {ready: false}");
+    let serving = "conditions: {ready: false, serving: true, terminating: true}";
+    let ended = "conditions: {ready: false, serving: false, terminating: true}";
+    let (used, not_ready) = ("used by policy Cluster", "not used: conditions.ready is false");
+    let others_ready = "not used: conditions.terminating is true, and others are ready";
+    let not_serving = "not used: conditions.terminating is true and conditions.serving false";
+    for (conditions, lines) in [
+        ([ready, serving], [used, others_ready]),
+        ([ready, ended], [used, not_serving]),
+        // Without a ready one, those that still serve are used.
+        ([unready, serving], [not_ready, used]),
+        ([ended, serving], [not_serving, used]),
+    ] {
+        let [here, elsewhere] = conditions;
+        let answer = answer(&with_endpoints(here, elsewhere), "svc shop/web");
+        assert!(!answer.contains("problem:"), "{answer}");
+        assert_endpoints(&answer, lines);
+    }
+    let none = answer(&with_endpoints(ended, unready), "svc shop/web");
+    let problem =
+        format!("problem: shop/web port http 80/TCP IPv4 has no usable endpoint among 2: {HERE}{not_serving}\n");
+    assert!(none.starts_with(&problem), "{none}");
+}
+
+#[test]
+fn session_affinity_is_named_with_its_timeout() {
+    let whole = answer(
+        &with_spec("sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 600}}"),
+        "svc shop/web",
+    );
+    let line = "    session affinity: a client keeps its endpoint for 600 s (spec.sessionAffinity: ClientIP, \
+                spec.sessionAffinityConfig.clientIP.timeoutSeconds)\n";
+    assert!(whole.contains(line) && !whole.contains("problem:"), "{whole}");
+    assert!(!answer(SOUND, "svc shop/web").contains("session affinity"));
+}
+
+#[test]
+fn health_checks_under_policy_local_are_named_with_their_port_and_count() {
+    let local = with_spec("externalTrafficPolicy: Local, healthCheckNodePort: 32000");
+    let whole = answer(&local, "svc shop/web");
+    for line in [
+        "  health checks of load balancers at port 32000: 1 local endpoints (spec.healthCheckNodePort)\n",
+        "      from elsewhere: to an endpoint of this node, which sees the client's address \
+         (spec.externalTrafficPolicy: Local)\n",
+        "    endpoints: 2 in its EndpointSlices, 2 used by policy Cluster, 1 on this node by policy Local\n",
+    ] {
+        assert!(whole.contains(line), "{line}{whole}");
+    }
+    let elsewhere = "used by policy Cluster: policy Local needs this node, node-a, and its nodeName is node-b";
+    assert_endpoints(&whole, ["used by policy Cluster and Local", elsewhere]);
+    assert!(!whole.contains("problem:"), "{whole}");
+    let none = answer(&local.replace("nodeName: node-a", "nodeName: node-c"), "svc shop/web");
+    assert!(none.contains("  health checks of load balancers at port 32000: 0 local endpoints "), "{none}");
+}
+
+#[test]
+fn source_ranges_are_named_at_the_address_that_they_restrict() {
+    let ranges = with_spec("loadBalancerSourceRanges: [198.51.100.0/24, 192.0.2.128/25]");
+    let whole = answer(&ranges, "svc shop/web");
+    let lines = "    load balancer address 203.0.113.7:80\n      \
+                 from 192.0.2.128/25, 198.51.100.0/24 only (spec.loadBalancerSourceRanges); others are dropped\n";
+    assert!(whole.contains(lines), "{whole}");
+    assert_eq!(whole.matches("spec.loadBalancerSourceRanges").count(), 1, "{whole}");
+    let admitted = answer(&ranges, "198.51.100.9 -> 203.0.113.7:80");
+    assert!(
+        admitted.starts_with("198.51.100.9 -> 203.0.113.7:80/TCP: forwarded to one of 2 endpoints\n"),
+        "{admitted}"
+    );
+    let refused = answer(&ranges, "192.0.2.99 -> 203.0.113.7:80");
+    let dropped = "problem: 192.0.2.99 is in no range of spec.loadBalancerSourceRanges of Service shop/web: dropped\n\
+                   192.0.2.99 -> 203.0.113.7:80/TCP: dropped: no answer\n";
+    assert!(refused.starts_with(dropped), "{refused}");
+}
+
 #[test]
 fn two_services_with_one_address_are_named() {
     let (_, rest) = SOUND.split_once("---").expect("documents");

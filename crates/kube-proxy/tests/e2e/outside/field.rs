@@ -244,6 +244,11 @@ fn the_two_files_of_kubeadm() {
     running.until("health", |running| running.get("127.0.0.1:10256", "/healthz").status() == "200");
     let log = running.log();
     assert!(!log.contains("lenient") && !log.contains("Flag is ignored"), "{log}");
+    let advice = format!(
+        "\"Kube-proxy configuration may be incomplete or incorrect\" err=\"{ADVICE}NodePort connections will be \
+         accepted on all local IPs. Consider using `--nodeport-addresses primary`\""
+    );
+    assert!(log.lines().any(|line| line.starts_with('E') && line.ends_with(&advice)), "{advice}\n{log}");
     // At level 0 the log names version, effective mode, addresses, IP families and each kernel parameter that is set.
     for line in [
         "\"Starting kube-proxy\" version=\"v1.",

@@ -1,7 +1,8 @@
 //! Black-box tests of the executable: flags, configuration, error texts, exit codes, HTTP, signals, clean-up. Needs root and the
-//! tools `nft`, `iptables` (both variants), `setpriv` and `unshare`; everything runs in network namespaces of its own.
+//! tools `nft`, `iptables` (both variants), `setpriv` and `unshare`, and Chromium; everything runs in network namespaces of its own.
 #![expect(clippy::expect_used, clippy::panic, reason = "the helpers of a test fail as tests do")]
 
+mod browser;
 mod clock;
 mod command_line;
 mod control;
@@ -11,6 +12,7 @@ mod field;
 mod http;
 mod log;
 mod modes;
+mod pictures;
 mod plugin;
 mod privileges;
 mod profile;
@@ -21,4 +23,5 @@ mod service;
 mod snapshot;
 mod start;
 mod support;
+mod symptoms;
 mod ui;

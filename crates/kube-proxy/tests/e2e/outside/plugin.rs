@@ -112,7 +112,7 @@ fn the_overview_is_there_for_programs() {
         ("/node", json!("node")),
         ("/mode", json!("nftables")),
         ("/eligible", json!(true)),
-        ("/families/0", json!({"family": "IPv4", "healthy": true, "waitingSeconds": null})),
+        ("/families/0", json!({"family": "IPv4", "healthy": true, "waitingSeconds": null, "reason": null})),
         ("/kinds", json!([])),
         ("/counts", json!({"services": 1, "endpoints": 1, "frontends": 1})),
         ("/quarantined", json!([])),

@@ -11,6 +11,8 @@ const NOBODY: u32 = 65_534;
 const TOOLS: [&str; 3] = ["iptables", "iptables-restore", "iptables-save"];
 /// The only mention of what a run without other privileges goes on without.
 const NOT_SET: &str = "Connection tracking parameters can't be set, going on with the kernel's";
+/// Part of the warning of mode userspace on a kernel before 6.12 whose parameters can't be written.
+const EARLY_DEMUX: &str = "Can't set net.ipv4.tcp_early_demux=0";
 /// Part of the error of a user who may not read the list of legacy tables.
 const UNREADABLE: &str = "_tables_names needs user 0 or CAP_DAC_READ_SEARCH";
 
@@ -55,12 +57,13 @@ fn complaints(log: &str) -> Vec<&str> {
     log.lines().filter(|line| line.starts_with(['W', 'E']) && !line.contains("nodePortAddresses")).collect()
 }
 
-/// Waits until that many runs have looked for all that other modes may have left: sets are the last.
+/// Waits until that many runs have looked for all that other modes may have left: the routes of way bind are the last.
 fn until_handed_over(running: &mut Running<'_>, runs: usize) {
     running.until("the end of hand-over", |running| {
         let log = running.log();
         ["IPv4", "IPv6"].iter().all(|family| {
-            log.lines().filter(|line| line.contains("domain=\"ipset\"") && line.contains(family)).count() == runs
+            let is_last = |line: &&str| line.contains("domain=\"local routes to Services\"") && line.contains(family);
+            log.lines().filter(is_last).count() == runs
         })
     });
 }
@@ -139,6 +142,20 @@ fn mode_ipvs_needs_net_admin_alone_after_initialisation_and_starts_no_process() 
     let log = runs_without_children(&machine, "ipvs", (0, "+net_admin"), serves);
     let others: Vec<_> = complaints(&log).into_iter().filter(|line| !line.contains(NOT_SET)).collect();
     assert!(others.is_empty(), "{others:#?}");
+}
+
+#[test]
+fn mode_userspace_needs_net_admin_alone_and_starts_no_process() {
+    for (user, capabilities) in [(0, "+net_admin"), (NOBODY, "+net_admin,+dac_read_search")] {
+        let machine = machine("10.96.0.1");
+        // Its table has the name and the map of mode nftables: traffic reaches it by way redirect.
+        let serves = |address: &str| machine.serves("ip", address);
+        let log = runs_without_children(&machine, "userspace", (user, capabilities), serves);
+        assert_eq!(log.matches("\"Using userspace Proxier\"").count(), 2, "user {user} with {capabilities}: {log}");
+        let is_other = |line: &&str| !line.contains(NOT_SET) && !line.contains(EARLY_DEMUX);
+        let others: Vec<_> = complaints(&log).into_iter().filter(is_other).collect();
+        assert!(others.is_empty(), "user {user} with {capabilities}: {others:#?}");
+    }
 }
 
 #[test]

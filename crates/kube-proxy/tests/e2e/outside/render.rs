@@ -1,4 +1,4 @@
-//! `kube-proxy render`: each case in each mode, sources of objects, and errors.
+//! `kube-proxy render`: each case in each mode, sources of objects, and errors; the examples of all subcommands.
 
 use std::fs;
 use std::process::Output;
@@ -6,12 +6,14 @@ use std::process::Output;
 use ferry_api::config::MODE_USERSPACE;
 use ferry_api::object::Family;
 use ferry_conformance::{Case, Decided};
+use ferry_kube_proxy::cli::INSPECTIONS;
 use ferry_model::Profile;
 use ferry_plane_iptables::{Features, Iptables};
 use ferry_plane_ipvs::{Ipvs, Pings};
 use ferry_plane_nftables::Nftables;
 use ferry_plane_userspace::{bind, redirect};
 
+use crate::control::Socket;
 use crate::support::Machine;
 
 /// The cases' Node is called so unless they say otherwise.
@@ -113,7 +115,9 @@ fn every_case_is_rendered_as_the_modes_compile_it() {
             let named = ["--hostname-override", &case.settings.node_name];
             let arguments = ["render", "--json", "--config", &file, "--manifests", &manifests];
             let rendered = parts(&machine.output(&[&arguments[..], &named].concat()));
-            for ((name, text), (wanted_name, wanted)) in rendered.iter().zip(compiled(&of_mode)) {
+            let expected = compiled(&of_mode);
+            assert_eq!(rendered.len(), expected.len(), "{} in mode {mode}{settings}: {rendered:?}", case.name);
+            for ((name, text), (wanted_name, wanted)) in rendered.iter().zip(expected) {
                 assert_eq!(name, wanted_name);
                 let differs = text.lines().zip(wanted.lines()).find(|(one, other)| one != other);
                 assert!(*text == wanted, "{} in mode {mode}{settings}, part {name}: {differs:?}", case.name);
@@ -205,8 +209,70 @@ fn what_cannot_be_read_is_named() {
     assert!(stderr.contains("web.yaml") && stderr.contains("malformed manifests in 1 files"), "{stderr}");
 }
 
+/// The folder that examples name relative to the repository.
+const HELLO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/hello");
+
+/// An example of a help text as a shell runs it, for this many seconds at most: with files of this machine instead of
+/// those that it names; if it names none, with this control socket. `$0` is the executable.
+fn runnable(example: &str, machine: &Machine, socket: &str, seconds: u32) -> String {
+    let [config, dump, manifests] = ["config.yaml", "objects.yaml", "manifests"].map(|name| machine.path(name));
+    let (config, dump, manifests) = (config.display(), dump.display(), manifests.display());
+    let arguments = example.strip_prefix("kube-proxy ").expect("it begins with the program's name");
+    let mut line = arguments.to_owned();
+    for (named, instead) in [
+        ("--config /var/lib/kube-proxy/config.conf", format!("--config {config} --manifests {manifests}")),
+        ("--config config.yaml", format!("--config {config}")),
+        ("--dump objects.yaml", format!("--dump {dump}")),
+        ("--kubeconfig ~/.kube/config", format!("--manifests {manifests}")),
+        ("--manifests examples/hello", format!("--manifests {HELLO}")),
+    ] {
+        line = line.replace(named, &instead);
+    }
+    if line == arguments {
+        line += &format!(" --control-socket {socket}");
+    }
+    if line.contains(" --live ") {
+        line += " --seconds 1";
+    }
+    format!("timeout {seconds} \"$0\" {line}")
+}
+
+/// A node with what the examples ask about: Service default/web, in mode nftables.
+fn machine_of_examples() -> Machine {
+    let machine = Machine::node();
+    let objects = dump().replace("shop", "default").replace("10.96.0.1", "10.96.0.10");
+    machine.write("manifests/all.json", &objects);
+    machine.write("objects.yaml", &objects);
+    let config = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n";
+    machine.write("config.yaml", &format!("{config}hostnameOverride: {NODE}\n"));
+    machine
+}
+
 #[test]
 fn the_help_has_examples_that_run() {
+    let (machine, socket) = (machine_of_examples(), Socket::new());
+    let config = machine.path("config.yaml").display().to_string();
+    let mut running =
+        machine.start_bare(&["--config", &config, "--manifests", &machine.manifests(), "--control-socket", &socket]);
+    running.until_synced();
+    for inspected in INSPECTIONS {
+        let help = machine.output(&[inspected.name, "--help"]);
+        assert!(help.status.success() && !inspected.examples.is_empty(), "{help:?}");
+        for (example, what) in inspected.examples {
+            assert!(text(&help.stdout).contains(&format!("\n  # {what}\n  {example}\n")), "{example}: {help:?}");
+            // One that watches goes on until it is killed, after which `timeout` ends with 124.
+            let (seconds, codes) = if example.contains("--watch") { (2, &[124][..]) } else { (60, &[0, 2][..]) };
+            let line = runnable(example, &machine, &socket, seconds);
+            let output = machine.tool("sh", &["-c", &line, env!("CARGO_BIN_EXE_kube-proxy")]);
+            assert!(output.status.code().is_some_and(|code| codes.contains(&code)), "{line}: {output:?}");
+            assert!(!output.stdout.is_empty(), "{line}: {output:?}");
+            assert!(!text(&output.stderr).contains("working offline"), "{line}: {output:?}");
+        }
+    }
+}
+
+#[test]
+fn the_help_names_subcommands_and_arguments() {
     let machine = Machine::new();
     let help = machine.output(&["render", "--help"]);
     assert!(help.status.success() && help.stderr.is_empty(), "{help:?}");

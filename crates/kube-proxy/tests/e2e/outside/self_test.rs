@@ -21,20 +21,9 @@ const FIREWALL: &str = "table ip firewall { chain forward { type filter hook for
 
 /// A machine that forwards, with an address of its own on a device, as nodes have, and one Service.
 fn machine() -> (Machine, Socket) {
-    let machine = Machine::new();
+    let machine = Machine::node();
     machine.write("manifests/slice.json", SLICE);
     machine.write("manifests/service.json", SERVICE);
-    for parameter in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
-        machine.run(|| sysctl::write(parameter, "1")).expect("setting a parameter");
-    }
-    for arguments in [
-        "link add uplink type bridge",
-        "link set uplink up",
-        "address add 203.0.113.1/24 dev uplink",
-        "address add fd00:203::1/64 dev uplink nodad",
-    ] {
-        assert!(machine.tool("ip", &arguments.split(' ').collect::<Vec<_>>()).status.success(), "{arguments}");
-    }
     (machine, Socket::new())
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use ferry_kernel::netns::Namespace;
+use ferry_kernel::sysctl;
 use ferry_lab::stage::slowly;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -63,6 +64,23 @@ impl Machine {
         let namespace = Namespace::new().expect("making a network namespace needs root");
         namespace.raise_loopback().expect("raising loopback");
         Self { namespace, folder }
+    }
+
+    /// A machine that forwards, with an address of each family on a device, as nodes have.
+    pub(crate) fn node() -> Self {
+        let machine = Self::new();
+        for parameter in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
+            machine.run(|| sysctl::write(parameter, "1")).expect("setting a parameter");
+        }
+        for arguments in [
+            "link add uplink type bridge",
+            "link set uplink up",
+            "address add 203.0.113.1/24 dev uplink",
+            "address add fd00:203::1/64 dev uplink nodad",
+        ] {
+            assert!(machine.tool("ip", &arguments.split(' ').collect::<Vec<_>>()).status.success(), "{arguments}");
+        }
+        machine
     }
 
     /// A path in the folder.

@@ -38,6 +38,12 @@ pub(crate) struct Scene<'a> {
     _echoes: Vec<Echo>,
 }
 
+/// The result of a `plan`.
+struct Planned {
+    code: Option<i32>,
+    text: String,
+}
+
 /// Traffic during a take-over.
 struct Traffic {
     hammers: Vec<(SocketAddr, Hammer)>,
@@ -79,20 +85,35 @@ impl<'a> Scene<'a> {
 
     /// Starts a proxy; doesn't wait for anything.
     fn start(&mut self, who: Who) -> Proxy<'a> {
-        self.number += 1;
-        let folder = self.folder.join(format!("{}", self.number));
+        let folder = self.next_folder();
         match who {
             Who::Upstream(mode) => self.api.start_proxy(&folder, mode),
-            Who::Ours(mode) => {
-                let kubeconfig = self.api.kubeconfig(User::Certificate);
-                start_ours(
-                    self.node(),
-                    &folder,
-                    mode,
-                    &format!("clientConnection: {{kubeconfig: {}}}", kubeconfig.display()),
-                )
-            }
+            Who::Ours(mode) => self.start_ours(&folder, mode, &["-v=2"]),
         }
+    }
+
+    /// A folder for the files of the next process.
+    fn next_folder(&mut self) -> PathBuf {
+        self.number += 1;
+        self.folder.join(self.number.to_string())
+    }
+
+    /// Starts Ferry's executable with these arguments, in a mode, for the objects of the API server.
+    fn start_ours(&self, folder: &Path, mode: &'static str, arguments: &[&str]) -> Proxy<'a> {
+        std::fs::create_dir_all(folder).expect("making a folder");
+        let (file, kubeconfig) = (folder.join("config.yaml"), self.api.kubeconfig(User::Certificate));
+        let client = format!("clientConnection: {{kubeconfig: {}}}", kubeconfig.display());
+        Config { mode, ..Config::with(&client) }.write(&file);
+        let file = file.display().to_string();
+        Proxy::start_with(self.node(), EXECUTABLE, folder, &[arguments, &["--config", &file]].concat())
+    }
+
+    /// Runs Ferry's `plan` in mode iptables.
+    fn plan(&mut self) -> Planned {
+        let folder = self.next_folder();
+        let mut plan = self.start_ours(&folder, IPTABLES, &["plan"]);
+        let code = plan.wait().code();
+        Planned { code, text: plan.log() }
     }
 
     /// Starts a proxy and waits until it serves everything.
@@ -170,6 +191,29 @@ impl<'a> Scene<'a> {
     }
 }
 
+// === impl Planned ===
+
+impl Planned {
+    /// The number of equal Services in each family. Asserts the exit code, and that so many Services differ in each.
+    #[track_caller]
+    fn equal(&self, differing: usize) -> Vec<usize> {
+        let Self { code, text } = self;
+        let (expected, rest) = match differing {
+            0 => (0, " Services equal".to_owned()),
+            _ => (2, format!(" Services equal, {differing} differ")),
+        };
+        assert_eq!(*code, Some(expected), "{text}");
+        let of_family = |family: Family| -> Option<usize> {
+            let begin = format!("{family} in mode {IPTABLES}: ");
+            let line = text.lines().find_map(|line| line.strip_prefix(&begin))?;
+            line.strip_suffix(&rest)?.rsplit(' ').next()?.parse().ok()
+        };
+        let equal: Vec<usize> = Family::ALL.into_iter().filter_map(of_family).collect();
+        assert_eq!(equal.len(), Family::ALL.len(), "{text}");
+        equal
+    }
+}
+
 // === impl Traffic ===
 
 impl Traffic {
@@ -186,14 +230,6 @@ impl Traffic {
 
 fn held() -> Service {
     Service::new("held", HELD).node_port(30087).external_ip(87)
-}
-
-/// Runs Ferry's executable.
-fn start_ours<'a>(node: &'a Host, folder: &Path, mode: &'static str, more: &str) -> Proxy<'a> {
-    std::fs::create_dir_all(folder).expect("making a folder");
-    let file = folder.join("config.yaml");
-    Config { mode, ..Config::with(more) }.write(&file);
-    Proxy::start_with(node, EXECUTABLE, folder, &["--config", &file.display().to_string(), "-v=2"])
 }
 
 /// Waits until no process has written for a while; returns the number of transactions since.
@@ -229,6 +265,8 @@ fn rules_are_adopted_by_name_one_after_the_other() {
     let traffic = scene.traffic();
     upstream.terminate();
     let (before, generation) = (scene.rules(), nft::generation(scene.node()));
+    let equal = scene.plan().equal(0);
+    assert!(equal.iter().all(|services| *services > matrix::NAMES.len() + 1), "{equal:?}");
 
     let mut ours = scene.serve(Who::Ours(IPTABLES));
     let written = quiet(scene.node(), generation);
@@ -253,6 +291,13 @@ fn rules_are_adopted_by_name_one_after_the_other() {
     matrix::check_in(IPTABLES, &lab, "upstream over our chains", &Family::ALL);
     super::served_late(&lab, 90, "a late service, still");
     upstream.terminate();
+
+    // Upstream has written the rules of one Service more; the next one comes after its end.
+    scene.create_late(91);
+    let plan = scene.plan();
+    let more: Vec<usize> = equal.iter().map(|services| services + 1).collect();
+    assert_eq!(plan.equal(1), more, "{}", plan.text);
+    assert_eq!(plan.text.matches("  service demo/late-91: ").count(), Family::ALL.len(), "{}", plan.text);
 }
 
 /// Ferry begins while upstream runs, and the other way round: both run for a while, then the second one alone.

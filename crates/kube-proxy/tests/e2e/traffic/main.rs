@@ -25,6 +25,7 @@ mod restart;
 mod snapshot;
 mod sources;
 mod support;
+mod symptoms;
 mod trace;
 mod userspace;
 mod verify;

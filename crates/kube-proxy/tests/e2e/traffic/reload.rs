@@ -1,13 +1,15 @@
 //! Changes of the configuration of a running proxy while clients connect: the mode, other settings, and files that are invalid.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use ferry_lab::lab::node_addresses;
 use ferry_lab::objects::{at_cluster_ip, at_node_port};
 use ferry_lab::probe::Hammer;
 use ferry_lab::proxy::{Config, IPTABLES, NFTABLES};
 use ferry_lab::stage::{Directory, slowly};
-use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Proxy, Service};
+use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Proxy, Service, Stage};
 
 use crate::support::{EXECUTABLE, alone, folder, fresh};
 
@@ -16,13 +18,25 @@ const NO_RETRY: Duration = Duration::from_millis(900);
 /// Changes of mode, and the rounds of other changes.
 const CHANGES: usize = 20;
 const SWAPS: usize = 100;
-/// The fewest runs that so many swaps lead to.
-const FEWEST_RUNS: usize = 3;
-/// The pause between two swaps: many come before the proxy has started with one.
-const PAUSE: Duration = Duration::from_millis(150);
+/// The pause after a swap. Content counts once it has not changed for 200 ms.
+const PAUSE: Duration = Duration::from_millis(60);
+/// The pause after every fifth swap: its content counts, and a run starts with it.
+const LONG_PAUSE: Duration = Duration::from_millis(500);
+/// The pause after every twentieth: its content counts, and the next swaps come while a run starts with it.
+const MIDDLE_PAUSE: Duration = Duration::from_millis(300);
+/// The fewest runs: one for each of the fifteen long pauses, and one for the last content.
+const FEWEST_RUNS: usize = 16;
+/// Time limit of a run while content keeps changing: 2 s after the first change it counts, unless it is invalid then.
+const AMID_CHANGES: Duration = Duration::from_secs(10);
+/// The node port, which clients use at the node's primary address.
+const NODE_PORT: u16 = 30046;
+/// Node ports at both addresses of the node.
+const AT_BOTH: &str = "nodePortAddresses: [203.0.113.0/24, 192.168.9.0/24, \"fd00:cc::/64\", \"fd00:9::/64\"]";
+/// Node ports at the primary address alone, which is the default, too.
+const AT_PRIMARY: &str = "nodePortAddresses: [203.0.113.0/24, \"fd00:cc::/64\"]";
 
 fn manifests() -> Manifests {
-    Manifests::new().with(Service::new("busy", 46).node_port(30046), &[Place::PodA, Place::Far])
+    Manifests::new().with(Service::new("busy", 46).node_port(NODE_PORT), &[Place::PodA, Place::Far])
 }
 
 fn hammers(lab: &Lab) -> Vec<Hammer> {
@@ -30,7 +44,7 @@ fn hammers(lab: &Lab) -> Vec<Hammer> {
         let client = |place| lab.from(place).patience(NO_RETRY);
         [
             client(Place::PodB).hammer(Protocol::Tcp, at_cluster_ip(family, 46)),
-            client(Place::Client).hammer(Protocol::Tcp, at_node_port(family, 30046)),
+            client(Place::Client).hammer(Protocol::Tcp, at_node_port(family, NODE_PORT)),
         ]
     };
     Family::ALL.into_iter().flat_map(of).collect()
@@ -42,6 +56,16 @@ fn assert_unharmed(what: &str, hammers: Vec<Hammer>) {
     let failed: Vec<_> = outcomes.iter().filter(|(_, outcome)| !is_answered(outcome)).collect();
     println!("{what}: {} connections, {} failed", outcomes.len(), failed.len());
     assert!(outcomes.len() > 100 && failed.is_empty(), "{failed:?}");
+}
+
+/// True if the node's primary address serves the node port, and its second one serves or refuses it as wanted.
+fn node_port_is_at_second_address(lab: &Lab, wanted: bool) -> bool {
+    Family::ALL.into_iter().all(|family| {
+        let client = lab.from(Place::Client);
+        let [first, second] = node_addresses(family).map(|address| client.tcp(SocketAddr::new(address, NODE_PORT), 3));
+        let as_wanted = if wanted { second.all_answered() } else { second.all(&Outcome::Refused) };
+        first.all_answered() && as_wanted
+    })
 }
 
 /// The number of runs so far.
@@ -69,24 +93,54 @@ fn changes_of_mode_in_the_running_process_refuse_nothing() {
     assert_eq!(runs(&stage.proxy), CHANGES + 1, "in one process");
 }
 
+/// A configuration that is invalid, or differs from all others. Those with a longer pause change the rules each time.
+fn swapped(swap: usize) -> Config {
+    if swap % 5 == 3 {
+        return Config::with("mode: [");
+    }
+    let addresses = if swap.is_multiple_of(2) { AT_BOTH } else { AT_PRIMARY };
+    Config::with(&format!("configSyncPeriod: {}s\n{addresses}", 900 + swap))
+}
+
+fn pause_after(swap: usize) -> Duration {
+    match (swap % 5, swap % 20) {
+        (_, 19) => MIDDLE_PAUSE,
+        (4, _) => LONG_PAUSE,
+        _ => PAUSE,
+    }
+}
+
+/// Swaps configurations without a longer pause until a run starts all the same.
+fn start_amid_changes(stage: &mut Stage<'_>) {
+    let (before, begun) = (runs(&stage.proxy), Instant::now());
+    let mut swap = SWAPS;
+    while runs(&stage.proxy) == before {
+        assert!(begun.elapsed() < slowly(AMID_CHANGES), "no run amid changes\n{}", stage.proxy.log());
+        stage.reconfigure(&swapped(swap));
+        std::thread::sleep(PAUSE);
+        swap += 1;
+    }
+    println!("a run amid changes after {:?}", begun.elapsed());
+}
+
 #[test]
 fn swapped_configurations_fail_no_connection_and_the_last_one_runs() {
     let (_turn, lab) = (alone(), Lab::new());
     let mut stage = fresh(&lab, "swapped-configurations", &manifests());
-    let (hammers, before) = (hammers(&lab), runs(&stage.proxy));
+    let hammers = hammers(&lab);
+    start_amid_changes(&mut stage);
+    let before = runs(&stage.proxy);
     for swap in 0..SWAPS {
-        let more = if swap % 5 == 4 { "mode: [".to_owned() } else { format!("configSyncPeriod: {}s", 900 + swap) };
-        stage.reconfigure(&Config::with(&more));
-        std::thread::sleep(PAUSE);
+        stage.reconfigure(&swapped(swap));
+        std::thread::sleep(pause_after(swap));
     }
-    stage.reconfigure(&Config::with("configSyncPeriod: 777s"));
-    stage
-        .proxy
-        .wait_for("the last configuration", |proxy| proxy.log().contains("changed=\"configSyncPeriod: 12m57s\""));
+    stage.reconfigure(&Config::with(&format!("configSyncPeriod: 777s\n{AT_BOTH}")));
+    stage.proxy.wait_for("the last configuration", |proxy| proxy.log().contains("changed=\"configSyncPeriod: 12m57s"));
     stage.proxy.wait_until_synced(&Family::ALL);
+    stage.proxy.wait_for("its node ports", |_| node_port_is_at_second_address(&lab, true));
     let led_to = runs(&stage.proxy) - before;
     println!("{SWAPS} swaps led to {led_to} runs");
-    // Content counts two seconds after the first change at the latest, and the swaps take fifteen; the last one has a run, too.
+    // Contents that have a middle pause, and those that start-ups find, have runs beyond these.
     assert!(led_to >= FEWEST_RUNS, "{led_to}");
     assert_unharmed("swaps of the configuration", hammers);
 }
@@ -135,6 +189,18 @@ const SETTINGS: &[Setting] = &[
         cluster_cidr: PODS,
         more: "",
         is_in_force: |site| site.answers(DEFAULTS[0], "/healthz") && site.answers(DEFAULTS[1], "/metrics"),
+    },
+    Setting {
+        name: "nodePortAddresses of both networks",
+        cluster_cidr: PODS,
+        more: AT_BOTH,
+        is_in_force: |site| node_port_is_at_second_address(site.lab, true),
+    },
+    Setting {
+        name: "nodePortAddresses of the primary network",
+        cluster_cidr: PODS,
+        more: AT_PRIMARY,
+        is_in_force: |site| node_port_is_at_second_address(site.lab, false),
     },
     Setting { name: "clusterCIDR", cluster_cidr: OTHERS, more: "", is_in_force: |site| site.pods_are(false) },
     Setting {

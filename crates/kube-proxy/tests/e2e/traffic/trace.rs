@@ -131,15 +131,54 @@ fn a_real_packet_is_followed_to_the_foreign_rule_that_drops_it() {
 }
 
 #[test]
+fn a_real_packet_is_followed_through_the_rules_of_mode_iptables() {
+    let _turn = alone();
+    let lab = Lab::new();
+    iptables::hint(lab.host(Place::Node), Backend::Nft);
+    let manifests = Manifests::new().with(Service::new("web", 78), &[Place::PodB]);
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-live-iptables"), Config::iptables(), &manifests);
+    stage.kill();
+    let live = || trace(&stage, Family::V4, 78, &["--live", "--seconds", "20"]);
+    let (endpoint, vip) = (Place::PodB.address(Family::V4), at_cluster_ip(Family::V4, 78));
+    let client = lab.from(Place::PodA).patience(Duration::from_millis(200)).pause(Duration::from_millis(20));
+    let client = client.hammer(Protocol::Tcp, vip);
+    let (code, text) = live();
+    assert_eq!(code, Some(0), "{text}");
+    let met = "live: 1 of 1 packets met no rule of nf_tables that drops or refuses them";
+    assert!(text.lines().any(|line| line == met), "{text}");
+    for part in [
+        format!(" -> {vip} in hook prerouting\n"),
+        "  table ip nat, chain PREROUTING\n".to_owned(),
+        " => jump KUBE-SERVICES\n".to_owned(),
+        "chain KUBE-SERVICES: rule ".to_owned(),
+        "chain KUBE-SEP-".to_owned(),
+        "  table ip filter, chain FORWARD".to_owned(),
+        format!(" -> {endpoint}:8080\n"),
+    ] {
+        assert!(text.contains(&part), "{part:?}: {text}");
+    }
+
+    // another program's rule, before those of the mode
+    let wall = format!("-I FORWARD -p tcp -d {endpoint} --dport 8080 -j DROP");
+    iptables::run(stage.node(), Backend::Nft, Family::V4, &wall);
+    let (code, text) = live();
+    assert_eq!(code, Some(2), "{text}");
+    assert_eq!(text.lines().nth(1), Some("the model decides the same"), "{text}");
+    let ended = "live: 1 of 1 packets ended in table ip filter, chain FORWARD, by rule ";
+    assert!(text.lines().any(|line| line.starts_with(ended) && line.contains("[drop]")), "{text}");
+    client.stop();
+}
+
+#[test]
 fn real_packets_of_each_kind_are_followed() {
     let _turn = alone();
     let lab = Lab::new();
-    let both = [Protocol::Tcp, Protocol::Udp];
-    let manifests = Manifests::new().with(Service::new("web", 76).protocols(&both), &[Place::PodB]);
+    let all = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+    let manifests = Manifests::new().with(Service::new("web", 76).protocols(&all), &[Place::PodB]);
     let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-kinds"), Config::default(), &manifests);
     stage.kill();
     for family in Family::ALL {
-        for protocol in both {
+        for protocol in all {
             for (from, hook) in [(Place::PodA, "prerouting"), (Place::Node, "output")] {
                 let (source, vip) = (from.address(family), at_cluster_ip(family, 76));
                 let client = lab.from(from).bound_to(source).pause(Duration::from_millis(20)).hammer(protocol, vip);
@@ -216,6 +255,35 @@ fn a_way_shows_each_rule_in_mode_iptables() {
         "{text}"
     );
     assert!(text.contains("a run would "), "{text}");
+}
+
+/// With detectLocalMode InterfaceNamePrefix the interface decides whether a connection to a cluster IP is masqueraded.
+#[test]
+fn the_interface_that_is_given_decides_where_a_connection_comes_from() {
+    let _turn = alone();
+    let lab = Lab::new();
+    let manifests = Manifests::new().with(Service::new("web", 79), &[Place::PodB]);
+    let by_interface = "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: vpod}";
+    let config = Config { cluster_cidr: None, ..Config::with(by_interface) };
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-interface"), config, &manifests);
+    stage.kill();
+    for family in Family::ALL {
+        let (client, vip) = (Place::PodA.address(family), at_cluster_ip(family, 79));
+        let endpoint = SocketAddr::new(Place::PodB.address(family), 8080);
+        for (device, masqueraded, origin) in [
+            ("vpoda", "", "a pod of this node (through vpod*)"),
+            ("vcli", "+masquerade", "elsewhere, no pod of this node (through vpod*)"),
+        ] {
+            let (code, text) = trace(&stage, family, 79, &["--in", device]);
+            assert_eq!(code, Some(0), "{device}: {text}");
+            let start: Vec<&str> = text.lines().take(2).collect();
+            assert!(start[0].ends_with(&format!(": forward to {endpoint}{masqueraded}")), "{device}: {text}");
+            assert_eq!(start[1], "the model decides the same", "{device}: {text}");
+            let connection = format!("{client} -> {vip}");
+            let (code, text) = inspect(&stage, "explain", &[&connection, "--in", device]);
+            assert!(code == Some(0) && text.contains(&format!("{client} is {origin}\n")), "{device}: {text}");
+        }
+    }
 }
 
 #[test]

@@ -54,6 +54,58 @@ fn damage_is_named_with_its_service_and_repair_in_mode_nftables() {
     assert!(nft::list(stage.node()).trim().is_empty(), "a comparison writes nothing");
 }
 
+/// The lines about one family.
+fn of_family(text: &str, family: Family) -> Vec<&str> {
+    let is_head = |line: &&str| Family::ALL.iter().any(|family| line.starts_with(&format!("{family} in mode ")));
+    let head = format!("{family} in mode ");
+    let mut lines = text.lines().skip_while(|line| !line.starts_with(&head));
+    let first = lines.next();
+    first.into_iter().chain(lines.take_while(|line| !is_head(line))).collect()
+}
+
+/// The first three lines about a family name its table as missing, and then a Service.
+#[track_caller]
+fn assert_missing_table(text: &str, family: Family) {
+    let lines = of_family(text, family);
+    let line = |at: usize| lines.get(at).copied().unwrap_or_default();
+    assert!(line(0).contains(" in mode nftables: ") && line(0).contains("don't meet the verdict"), "{text}");
+    assert!(line(1).starts_with("  table kube-proxy is missing: another program has removed it, "), "{text}");
+    assert!(line(2).starts_with("  service demo/"), "{text}");
+}
+
+#[test]
+fn a_flush_by_another_program_is_named_first_in_mode_nftables() {
+    let _turn = alone();
+    let lab = Lab::new();
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("verify-flush"), Config::default(), &manifests());
+    stage.kill();
+    nft::load(stage.node(), "delete table ip kube-proxy");
+    let (code, text) = inspect(&stage, "verify", &[]);
+    assert_eq!(code, Some(2), "{text}");
+    assert_missing_table(&text, Family::V4);
+    assert!(of_family(&text, Family::V6)[0].contains(": all "), "{text}");
+    nft::load(stage.node(), "flush ruleset");
+    let (code, text) = inspect(&stage, "verify", &[]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.starts_with("IPv4 in mode nftables: "), "{text}");
+    Family::ALL.into_iter().for_each(|family| assert_missing_table(&text, family));
+}
+
+#[test]
+fn emptied_chains_that_all_services_share_are_named_first() {
+    let _turn = alone();
+    let lab = Lab::new();
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("verify-emptied"), Config::default(), &manifests());
+    stage.kill();
+    nft::load(stage.node(), "flush table ip kube-proxy");
+    let (code, text) = inspect(&stage, "verify", &[]);
+    assert_eq!(code, Some(2), "{text}");
+    let lines = of_family(&text, Family::V4);
+    assert!(lines[1].starts_with("  what all Services share: 0 to create, "), "{text}");
+    assert!(lines[2].starts_with("    a run would replace chain "), "{text}");
+    assert!(of_family(&text, Family::V6)[0].contains(": all "), "{text}");
+}
+
 #[test]
 fn an_emptied_chain_is_named_with_its_service_in_mode_iptables() {
     let _turn = alone();
@@ -69,6 +121,13 @@ fn an_emptied_chain_is_named_with_its_service_in_mode_iptables() {
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("  service demo/") && text.contains("; should: forward to "), "{text}");
     assert!(text.contains(&format!("    a run would replace chain nat {chain} ")), "{text}");
+    iptables::run(stage.node(), Backend::Nft, Family::V4, "-t nat -F");
+    let (code, text) = inspect(&stage, "verify", &[]);
+    assert_eq!(code, Some(2), "{text}");
+    let lines = of_family(&text, Family::V4);
+    assert!(lines[0].contains(" in mode iptables: ") && lines[0].contains("don't meet the verdict"), "{text}");
+    assert!(lines[1].starts_with("  what all Services share: "), "{text}");
+    assert!(lines[2].starts_with("    a run would create "), "{text}");
 }
 
 #[test]
