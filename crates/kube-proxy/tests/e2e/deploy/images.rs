@@ -404,7 +404,8 @@ fn the_image_from_scratch_serves_in_mode_nftables() {
 #[test]
 #[ignore = "needs IPVS: runs in emulated machines"]
 fn the_image_from_scratch_serves_in_mode_ipvs() {
-    let mounted = mounted("mounted-ipvs", &Config { mode: IPVS, ..Config::default() });
+    let config = Config { mode: IPVS, more: "nodePortAddresses: [primary]\n".into(), ..Config::default() };
+    let mounted = mounted("mounted-ipvs", &config);
     let manifests = with_manifests(&mounted);
     check(&Lab::new(), ("ipvs", "ipvs"), from_scratch(), &mounted, &[&manifests]);
 }
