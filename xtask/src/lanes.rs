@@ -12,14 +12,14 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-/// Time limit of a binary: a hung one must not block the run; it is killed and counts as failed. The longest takes four
+/// Time limit of a binary: a hung one must not block the run; it is killed and counts as failed. The longest takes seven
 /// minutes.
 const BINARY_MAY_TAKE: &str = "12m";
 
 /// Number of concurrent binaries.
 const LANES: usize = 3;
 
-/// Binaries whose tests mostly wait for servers, timeouts and each other: each uses a fifth to a quarter of two cores. The
+/// Binaries whose tests mostly wait for servers, timeouts, downloads and each other: most use a fifth to a quarter of two cores. The
 /// longest come first. All others use both cores, or have to sustain a rate (`churn`), and run alone.
 const WAITING: &[(&str, &str)] = &[
     ("crates/kube-proxy", "traffic"),

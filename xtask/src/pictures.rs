@@ -11,7 +11,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     no_arguments(arguments)?;
     let mut command = cargo();
     command.args(["test", "--package", "ferry-kube-proxy", "--test", "outside", "pictures::"]);
-    run_command(command.env("FERRY_ACCEPT", "1"))?;
+    run_command(command.env("FERRY_PICTURES", "1"))?;
     println!("look at docs/status-page.png and docs/status-page-explain.png before they are committed");
     Ok(())
 }

@@ -22,6 +22,8 @@ pub(crate) struct Output {
     pub(crate) summaries: Vec<Counts>,
     /// names of the failed tests
     pub(crate) failed: Vec<String>,
+    /// the number of names before the present binary
+    binary: usize,
     /// the list of failed tests has begun
     in_list: bool,
 }
@@ -71,6 +73,13 @@ impl Output {
     /// Reads the next line.
     pub(crate) fn read(&mut self, line: &str) {
         self.summaries.extend(Counts::of_summary(line));
+        if line == "running 1 test" || line.starts_with("running ") && line.ends_with(" tests") {
+            self.binary = self.failed.len();
+        }
+        // The last list counts: a test may print such a line, too.
+        if line == "failures:" {
+            self.failed.truncate(self.binary);
+        }
         match line.strip_prefix("    ") {
             Some(name) if self.in_list => self.failed.push(name.to_owned()),
             // the binary's heading of its list, and an empty line that may follow
@@ -140,7 +149,9 @@ impl Tally {
 
     /// Prints the time and the outcome of each step, and what failed: the end of a long output is what a reader sees first.
     pub(crate) fn print_steps(&self) {
-        println!("== steps");
+        if !self.steps.is_empty() {
+            println!("== steps");
+        }
         for step in &self.steps {
             println!("{step}");
         }

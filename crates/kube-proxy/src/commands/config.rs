@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs;
 
 use anyhow::{Context as _, bail};
-use ferry_api::config::{KubeProxyConfiguration, MODE_USERSPACE, decode};
+use ferry_api::config::{KubeProxyConfiguration, MODE_USERSPACE, MODE_WINUSERSPACE, decode};
 use ferry_client::kubeconfig::without_credentials;
 use ferry_kernel::text::reason;
 
@@ -104,7 +104,8 @@ pub(super) fn complete_with(flags: &Flags, text: Option<String>) -> anyhow::Resu
         _ => platform::host_name().context("empty hostname is invalid")?,
     };
     config.mode = platform::mode_of_system(config.mode);
-    let has_listeners = config.modes_to_try().contains(&MODE_USERSPACE);
+    let modes = config.modes_to_try();
+    let has_listeners = [MODE_USERSPACE, MODE_WINUSERSPACE].iter().any(|mode| modes.contains(mode));
     if flags.path(PORTS).is_some() && flags.path("config").is_none() && !has_listeners {
         notices.push(Notice::WithoutListeners(PORTS));
     }

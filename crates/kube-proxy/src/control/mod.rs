@@ -96,7 +96,7 @@ pub fn service_of(unit: &UnitId) -> Option<String> {
 // === impl RunningState ===
 
 impl RunningState {
-    /// The schedulers that the kernel lacks. Those whose names this version doesn't know are left out: it uses none of them.
+    /// The schedulers that the kernel lacks. Names that this version doesn't have are left out: it uses none of them.
     pub fn missing_schedulers(&self) -> PerFamily<MissingSchedulers> {
         let of = |family: Family| self.missing_schedulers.iter().filter(move |one| one.family == family.to_string());
         PerFamily::from_fn(|family| {

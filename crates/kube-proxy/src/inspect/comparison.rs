@@ -36,7 +36,7 @@ pub(super) fn text<T>(
         if is_problem(result, line) { problem_line(line, colours) } else { format!("{line}\n") }
     };
     let of_family = |(family, result): &(Family, Result<T, String>)| match result {
-        Err(error) => problem_line(&format!("{family} in mode {mode}: can't be compared: {error}"), colours),
+        Err(error) => problem_line(&format!("{family} in mode {mode}: can't be compared: {}", escaped(error)), colours),
         Ok(result) => {
             let text = format!("{family} in mode {mode}: {}", one(result));
             text.lines().map(|line| printed(result, line)).collect()

@@ -153,11 +153,12 @@ impl<'a> Cluster<'a> {
         {
             return Ok((self.proxy(&node)?, format!("it has the client's pod {pod}")));
         }
-        // Without the permission to list nodes, the first proxy answers as well: all serve the same objects.
+        // Without the permission to list nodes, or a proxy there, the first one answers as well: all serve the same objects.
         if let Some(client) = client
             && let Ok(Some((range, node))) = self.node_of(client)
+            && let Ok(proxy) = self.proxy(&node)
         {
-            return Ok((self.proxy(&node)?, format!("{client} is in its pod range {range}")));
+            return Ok((proxy, format!("{client} is in its pod range {range}")));
         }
         let first = match self.reach.via {
             Via::PortForward => self
@@ -170,7 +171,9 @@ impl<'a> Cluster<'a> {
         };
         let why = match client {
             Some(client) => {
-                format!("the first one: no pod has {client} as its primary address, nor a node in its pod range")
+                format!(
+                    "the first one: no pod is known with {client} as its primary address, nor a proxy of its pod range"
+                )
             }
             None => "the first one".to_owned(),
         };

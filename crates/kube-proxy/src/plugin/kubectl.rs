@@ -19,7 +19,7 @@ pub(super) struct Kubectl {
 /// The variable with the program, where it isn't `kubectl` in `PATH`.
 const PROGRAM: &str = "KUBECTL";
 /// Time limit of its requests: that of a trace, and some seconds.
-const TIME_LIMIT: &str = "--request-timeout=75s";
+const TIME_LIMIT: &str = "--request-timeout=90s";
 
 // === impl Kubectl ===
 

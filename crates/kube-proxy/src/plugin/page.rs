@@ -18,7 +18,7 @@ use crate::query::encoded;
 use crate::ui::VERSION;
 
 /// Time limit of an answer: that of a trace, and some seconds.
-const LIMIT: Duration = Duration::from_secs(75);
+const LIMIT: Duration = Duration::from_secs(90);
 /// Longest answer in bytes: twice the longest trace, as JSON.
 const MOST_BYTES: usize = 16 << 20;
 

@@ -124,18 +124,23 @@ impl Row {
 impl Counts {
     pub(super) fn of(desk: &Desk) -> Self {
         desk.with_view(|view| {
-            let mut counts = Self::default();
-            for (_, objects) in view.store.services_after(None).filter(|(name, _)| !is_own(name)) {
+            let mut counts = Self { frontends: view.store.claims().len(), ..Self::default() };
+            for (name, objects) in view.store.services_after(None) {
+                if is_own(name) {
+                    let own = objects.service.map_or(0, |service| service.cluster_ips.len() * service.ports.len());
+                    counts.frontends = counts.frontends.saturating_sub(own);
+                    continue;
+                }
                 counts.services += usize::from(objects.service.is_some());
                 counts.endpoints += objects.slices.iter().map(|slice| slice.endpoints.len()).sum::<usize>();
             }
-            counts.frontends = view.store.claims().len();
             counts
         })
     }
 }
 
-/// True for the Service of the self-test, which comes and goes with it: `explain` knows it, lists and counts are about the cluster's.
+/// True for the Service of the self-test, which comes and goes with it: lists and counts are about those of the cluster. `explain` answers
+/// questions about it, too.
 fn is_own(name: &ObjectName) -> bool {
     name.namespace() == OWN_NAMESPACE
 }

@@ -105,7 +105,7 @@ fn the_node_of_the_client_answers_or_the_first_one() {
     assert_eq!(choose(Via::NodeProxy, None).0, proxy("b", ""));
     fs::write(scripted.0.join("clients"), list(&[])).unwrap();
     let (found, why) = choose(Via::PortForward, Some("10.244.2.9"));
-    let text = "the first one: no pod has 10.244.2.9 as its primary address, nor a node in its pod range";
+    let text = "the first one: no pod is known with 10.244.2.9 as its primary address, nor a proxy of its pod range";
     assert_eq!((found, why.as_str()), (proxy("b", "kube-proxy-b"), text));
     let ranges = [("b", "10.244.1.0/24"), ("c", "fd00:244:2::/64")]
         .map(|(name, range)| format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{{"podCIDRs":["?","{range}"]}}}}"#));

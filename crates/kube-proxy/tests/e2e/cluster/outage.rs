@@ -190,6 +190,7 @@ fn cost(proxy: &Proxy<'_>, is_over: &AtomicBool) -> Cost {
     let (before, rejected_before) = requests(proxy).expect("the proxy answers");
     let (mut cost, mut rejected, mut calm) = (Cost::default(), rejected_before, Instant::now());
     while !is_over.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(10));
         let begun = Instant::now();
         let Some((answered, rejected_now)) = requests(proxy) else { continue };
         if rejected_now > rejected {
@@ -199,7 +200,6 @@ fn cost(proxy: &Proxy<'_>, is_over: &AtomicBool) -> Cost {
             calm = begun;
         }
         cost.requests = answered - before;
-        std::thread::sleep(Duration::from_millis(10));
     }
     cost
 }

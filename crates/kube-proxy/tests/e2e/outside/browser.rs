@@ -15,6 +15,8 @@ use crate::support::Machine;
 
 /// The browser's possible names: Debian's, and Fedora's.
 const NAMES: [&str; 2] = ["chromium", "chromium-browser"];
+/// The message that a page and all that it names are loaded.
+const LOADED: &str = "Page.loadEventFired";
 /// Time limit of a start and of a page.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -38,6 +40,8 @@ pub(crate) struct Browser {
     messages: Receiver<Value>,
     sent: u64,
     session: Value,
+    /// the page and all that it names are loaded
+    is_loaded: bool,
     /// what the browser has logged since the page was opened: what its policy forbids, and what can't be loaded
     complaints: Vec<String>,
 }
@@ -55,12 +59,13 @@ impl Browser {
         command.args([name.expect("this test needs chromium"), "--headless", "--no-sandbox", "--disable-gpu"]);
         command.args(["--disable-dev-shm-usage", "--disable-background-networking", "--hide-scrollbars", &profile]);
         command.args(["--remote-debugging-pipe"]);
+        command.env("TMPDIR", machine.path(""));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = machine.run(|| command.spawn()).expect("starting the browser");
         let requests = child.stdin.take().expect("piped");
         let messages = read(child.stdout.take().expect("piped"));
         let (session, complaints) = (Value::Null, Vec::new());
-        let mut browser = Self { child, requests, messages, sent: 0, session, complaints };
+        let mut browser = Self { child, requests, messages, sent: 0, session, is_loaded: false, complaints };
         let target = browser.ask("Target.createTarget", json!({"url": "about:blank"}));
         let session = browser.ask("Target.attachToTarget", json!({"targetId": target["targetId"], "flatten": true}));
         browser.session = session["sessionId"].clone();
@@ -77,9 +82,13 @@ impl Browser {
         let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         self.ask("Emulation.setEmulatedMedia", features);
         self.complaints.clear();
+        self.is_loaded = false;
         let answer = self.ask("Page.navigate", json!({"url": url}));
         assert!(answer["errorText"].is_null(), "{url}: {answer}");
-        self.receive("the end of loading", |message| message["method"] == "Page.loadEventFired");
+        // It may have come before the answer.
+        if !self.is_loaded {
+            self.receive("the end of loading", |message| message["method"] == LOADED);
+        }
     }
 
     fn size(&mut self, view: View, height: u32) {
@@ -130,6 +139,7 @@ impl Browser {
             if message["method"] == "Log.entryAdded" || message["method"] == "Network.loadingFailed" {
                 self.complaints.push(message["params"].to_string());
             }
+            self.is_loaded |= message["method"] == LOADED;
             if is_it(&message) {
                 return message;
             }
@@ -151,7 +161,8 @@ fn read(pipe: ChildStdout) -> Receiver<Value> {
     std::thread::spawn(move || {
         for message in BufReader::new(pipe).split(0) {
             let Ok(message) = message else { return };
-            let message = serde_json::from_slice(&message).expect("the protocol is JSON");
+            // The last message of a browser that is killed may be a part of one.
+            let Ok(message) = serde_json::from_slice(&message) else { return };
             if sender.send(message).is_err() {
                 return;
             }

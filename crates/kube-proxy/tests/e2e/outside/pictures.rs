@@ -7,7 +7,7 @@ use crate::browser::{Browser, View};
 use crate::support::{METRICS, Machine, Running};
 
 /// Environment variable of `cargo xt pictures`; if set, the documentation's pictures are replaced.
-const ACCEPT: &str = "FERRY_ACCEPT";
+const ACCEPT: &str = "FERRY_PICTURES";
 
 const WIDE: View = View { name: "wide", width: 1100, height: 800, dark: false, mobile: false };
 const DARK: View = View { name: "dark", width: 1100, height: 800, dark: true, mobile: false };
@@ -17,7 +17,14 @@ const PHONE: View = View { name: "phone", width: 375, height: 667, dark: false, 
 const PAGES: [(&str, &[&str], Option<&str>); 3] = [
     (
         "/ui",
-        &["3 Services", "healthy", "shop/web-copy", "belongs to another Service", "Self-test", "Last changes"],
+        &[
+            "3 Services, 2 endpoints in EndpointSlices, 2 addresses and node ports",
+            "healthy",
+            "shop/web-copy",
+            "belongs to another Service",
+            "Self-test",
+            "Last changes",
+        ],
         Some("status-page.png"),
     ),
     ("/ui/services", &["shop/cart", "http TCP: 10.96.0.20:80"], None),
@@ -99,7 +106,6 @@ fn start(machine: &Machine) -> Running<'_> {
 fn check(browser: &mut Browser, path: &str, parts: &[&str], view: View) {
     let context = format!("{path}, {}", view.name);
     browser.open(&format!("http://{METRICS}{path}"), view);
-    assert!(browser.complaints().is_empty(), "{context}: {:?}", browser.complaints());
     let text = browser.value("document.body.innerText").to_string();
     for part in parts {
         assert!(text.contains(part), "{context}: no {part:?}: {text}");
@@ -111,6 +117,7 @@ fn check(browser: &mut Browser, path: &str, parts: &[&str], view: View) {
     let is_light = browser.value("getComputedStyle(document.body).color") != "rgb(0, 0, 0)";
     assert_eq!(is_light, view.dark, "{context}: the text is light on dark alone");
     assert_eq!(browser.value("document.scripts.length"), 0, "{context}");
+    assert!(browser.complaints().is_empty(), "{context}: {:?}", browser.complaints());
 }
 
 /// The path of a picture in the documentation.

@@ -261,7 +261,7 @@ fn the_help_has_examples_that_run() {
         for (example, what) in inspected.examples {
             assert!(text(&help.stdout).contains(&format!("\n  # {what}\n  {example}\n")), "{example}: {help:?}");
             // One that watches goes on until it is killed, after which `timeout` ends with 124.
-            let (seconds, codes) = if example.contains("--watch") { (2, &[124][..]) } else { (60, &[0, 2][..]) };
+            let (seconds, codes) = if example.contains("--watch") { (10, &[124][..]) } else { (120, &[0, 2][..]) };
             let line = runnable(example, &machine, &socket, seconds);
             let output = machine.tool("sh", &["-c", &line, env!("CARGO_BIN_EXE_kube-proxy")]);
             assert!(output.status.code().is_some_and(|code| codes.contains(&code)), "{line}: {output:?}");

@@ -25,6 +25,8 @@ pub(crate) enum Who {
 
 /// The number of the service that connections are held over.
 const HELD: u16 = 87;
+/// Time limit until a created Service is in the API server's lists.
+const LATE: Duration = Duration::from_secs(10);
 /// Port of its endpoints' echo servers.
 const ECHO: u16 = 7777;
 const PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
@@ -294,6 +296,8 @@ fn rules_are_adopted_by_name_one_after_the_other() {
 
     // Upstream has written the rules of one Service more; the next one comes after its end.
     scene.create_late(91);
+    // The API server's cache, from which the list is, may be behind.
+    until("a plan for the late service", LATE, || scene.plan().text.contains("demo/late-91"));
     let plan = scene.plan();
     let more: Vec<usize> = equal.iter().map(|services| services + 1).collect();
     assert_eq!(plan.equal(1), more, "{}", plan.text);

@@ -20,11 +20,9 @@ const CHANGES: usize = 20;
 const SWAPS: usize = 100;
 /// The pause after a swap. Content counts once it has not changed for 200 ms.
 const PAUSE: Duration = Duration::from_millis(60);
-/// The pause after every fifth swap: its content counts, and a run starts with it.
-const LONG_PAUSE: Duration = Duration::from_millis(500);
-/// The pause after every twentieth: its content counts, and the next swaps come while a run starts with it.
+/// The pause after every twentieth swap: its content counts, and the next swaps come while a run starts with it.
 const MIDDLE_PAUSE: Duration = Duration::from_millis(300);
-/// The fewest runs: one for each of the fifteen long pauses, and one for the last content.
+/// The fewest runs: one after each of the fifteen swaps that are waited for, and one for the last content.
 const FEWEST_RUNS: usize = 16;
 /// Time limit of a run while content keeps changing: 2 s after the first change it counts, unless it is invalid then.
 const AMID_CHANGES: Duration = Duration::from_secs(10);
@@ -102,11 +100,12 @@ fn swapped(swap: usize) -> Config {
     Config::with(&format!("configSyncPeriod: {}s\n{addresses}", 900 + swap))
 }
 
-fn pause_after(swap: usize) -> Duration {
+/// Waits after a swap: after every fifth until a run has started, after the others for a time.
+fn pause_after(swap: usize, stage: &mut Stage<'_>, before: usize) {
     match (swap % 5, swap % 20) {
-        (_, 19) => MIDDLE_PAUSE,
-        (4, _) => LONG_PAUSE,
-        _ => PAUSE,
+        (_, 19) => std::thread::sleep(MIDDLE_PAUSE),
+        (4, _) => stage.proxy.wait_for("a run after a swap", |proxy| runs(proxy) > before),
+        _ => std::thread::sleep(PAUSE),
     }
 }
 
@@ -131,8 +130,9 @@ fn swapped_configurations_fail_no_connection_and_the_last_one_runs() {
     start_amid_changes(&mut stage);
     let before = runs(&stage.proxy);
     for swap in 0..SWAPS {
+        let seen = runs(&stage.proxy);
         stage.reconfigure(&swapped(swap));
-        std::thread::sleep(pause_after(swap));
+        pause_after(swap, &mut stage, seen);
     }
     stage.reconfigure(&Config::with(&format!("configSyncPeriod: 777s\n{AT_BOTH}")));
     stage.proxy.wait_for("the last configuration", |proxy| proxy.log().contains("changed=\"configSyncPeriod: 12m57s"));
