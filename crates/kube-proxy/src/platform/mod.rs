@@ -44,9 +44,10 @@ pub use tracking::{TCP_BE_LIBERAL, set_connection_tracking};
 pub use windows::{
     ControlFile, ControlListener, ControlStream, EndingSignal, FolderWatch, HandedOver, IS_REPLACEABLE, OpenSocket,
     Recording, Samples, ServiceInterfaces, TestNetwork, addresses, asked_to_end, can_add_addresses, change_times,
-    client_flows, connect_control, end_with_thread, follow_addresses, hand_over_memory, handed_over, handle_signals,
-    hang_ups, host_name, identity, interface_of_services, is_asked_to_end, is_at, lacks_subsystem, machine_name,
-    make_private, memory_maps, mode_of_system, own_program, process_figures, raise_open_files, replace_program,
-    require_net_admin, run_program, service_addresses, set_connection_tracking, set_oom_score, share_one_arena,
-    spare_files, supervisor, supports, sync_folder, trim_memory, watch_flow, why_missing,
+    client_flows, connect_control, end_with_thread, expose_to_oom_killer, follow_addresses, hand_over_memory,
+    handed_over, handle_signals, hang_ups, host_name, identity, interface_of_services, is_asked_to_end, is_at,
+    lacks_subsystem, machine_name, make_private, memory_maps, mode_of_system, own_program, process_figures,
+    raise_open_files, replace_program, require_net_admin, run_program, service_addresses, set_connection_tracking,
+    set_oom_score, share_one_arena, spare_files, supervisor, supports, sync_folder, trim_memory, watch_flow,
+    why_missing,
 };
