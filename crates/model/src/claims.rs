@@ -16,7 +16,7 @@ use std::sync::Arc;
 use ferry_api::object::{Family, ObjectName, Protocol, Service, Timestamp};
 
 use crate::state::{FrontendAddr, FrontendKind};
-use crate::visible::{Visible, valid_ports};
+use crate::visible::{Address, ValidPort, Visible, valid_ports};
 
 /// Ownership of frontends by services. Incremental: the cost of a change is proportional to the service's frontends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,6 +94,11 @@ impl Claims {
     /// The service that owns a frontend; `None` if no service claims it.
     pub fn owner(&self, family: Family, at: FrontendAddr, protocol: Protocol) -> Option<&ObjectName> {
         self.winner(ClaimKey { at, protocol, family }).map(|winner| &winner.name)
+    }
+
+    /// The services that claim a frontend, the first in line first.
+    pub fn claimants(&self, family: Family, at: FrontendAddr, protocol: Protocol) -> impl Iterator<Item = &ObjectName> {
+        self.all_at(ClaimKey { at, protocol, family }).map(|claimant| &claimant.name)
     }
 
     /// The owner of a frontend, by a claim to it or to a node port that ranks before it.
@@ -192,11 +197,16 @@ impl Claims {
         dirty
     }
 
-    /// The owner of a frontend, and the first rival claim.
-    fn first_at(&self, key: ClaimKey) -> impl Iterator<Item = &Arc<Claimant>> {
+    /// The owner of a frontend, and all rival claims.
+    fn all_at(&self, key: ClaimKey) -> impl Iterator<Item = &Arc<Claimant>> {
         let contested = self.contested.get(&key);
         let alone = if contested.is_none() { self.owners.get(&key) } else { None };
-        contested.into_iter().flat_map(first).chain(alone)
+        contested.into_iter().flatten().chain(alone)
+    }
+
+    /// The owner of a frontend, and the first rival claims.
+    fn first_at(&self, key: ClaimKey) -> impl Iterator<Item = &Arc<Claimant>> {
+        self.all_at(key).take(NAMED + 1)
     }
 
     /// Records a changed owner of a frontend; returns the services that are affected beside the rival claims.
@@ -347,17 +357,33 @@ fn first(all: &BTreeSet<Arc<Claimant>>) -> impl Iterator<Item = &Arc<Claimant>> 
     all.iter().take(NAMED + 1)
 }
 
+/// The field of a service by which it claims a frontend, that of its best claim; `None` if it doesn't.
+pub fn claiming_field(service: &Service, family: Family, at: FrontendAddr, protocol: Protocol) -> Option<String> {
+    let ports = valid_ports(service, &mut |_, _, _| {});
+    let all = addresses(Visible::of(service, family)?, &ports);
+    let claims = all.filter(|(of, address)| *of == protocol && address.at == at);
+    claims.min_by_key(|(_, address)| Rank::of(address.kind)).map(|(_, address)| address.field().to_string())
+}
+
+/// The addresses of all ports of a service in one family, with the ports' protocols.
+fn addresses(visible: Visible<'_>, ports: &[ValidPort<'_>]) -> impl Iterator<Item = (Protocol, Address)> {
+    let mut frontends = visible.frontends();
+    ports.iter().flat_map(move |port| {
+        let protocol = port.protocol;
+        frontends.of_port(port).0.into_iter().map(move |address| (protocol, address))
+    })
+}
+
 /// All claims of a service, sorted, each once and with its best rank.
 fn keys(service: &Service) -> Vec<(ClaimKey, Rank)> {
     let ports = valid_ports(service, &mut |_, _, _| {});
     let mut keys = Vec::with_capacity(ports.len() * 4);
     for visible in Family::ALL.into_iter().filter_map(|family| Visible::of(service, family)) {
-        let mut frontends = visible.frontends();
-        for port in &ports {
-            keys.extend(frontends.of_port(port).0.iter().map(|address| {
-                (ClaimKey { at: address.at, protocol: port.protocol, family: visible.family }, Rank::of(address.kind))
-            }));
-        }
+        let family = visible.family;
+        keys.extend(
+            addresses(visible, &ports)
+                .map(|(protocol, address)| (ClaimKey { at: address.at, protocol, family }, Rank::of(address.kind))),
+        );
     }
     keys.sort_unstable();
     keys.dedup_by_key(|(key, _)| *key);

@@ -51,7 +51,7 @@ mod visible;
 #[cfg(test)]
 mod testing;
 
-pub use claims::Claims;
+pub use claims::{Claims, claiming_field};
 pub use context::{Context, LocalDetector, PerFamily};
 pub use decide::{Origin, decide, origin};
 pub use diagnostic::{Cause, Diagnostic};

@@ -39,6 +39,32 @@ fn the_older_wins_then_the_name() {
 }
 
 #[test]
+fn all_claimants_are_known_in_line_with_their_fields() {
+    let (young, old) = (dated("young", 200), dated("old", 100));
+    let external = Service { external_ips: [Ok([10, 96, 0, 10].into())].into(), ..service("external", "10.96.0.11") };
+    let node_port = with_node_port("node-port", 30080);
+    let mut claims = Claims::default();
+    for service in [&young, &old, &external, &node_port] {
+        change(&mut claims, None, Some(service));
+    }
+    let names = |at| claims.claimants(Family::V4, at, Protocol::Tcp).map(ObjectName::name).collect::<Vec<_>>();
+    let vip = FrontendAddr::Vip([10, 96, 0, 10].into(), 80);
+    assert_eq!(names(vip), ["old", "young", "external"]);
+    assert_eq!(names(FrontendAddr::NodePort(30080)), ["node-port"]);
+    assert_eq!(names(FrontendAddr::NodePort(30081)), [""; 0]);
+    let field = |service, at, protocol| claiming_field(service, Family::V4, at, protocol);
+    assert_eq!(field(&young, vip, Protocol::Tcp).as_deref(), Some("spec.clusterIP"));
+    assert_eq!(field(&external, vip, Protocol::Tcp).as_deref(), Some("spec.externalIPs[0]"));
+    assert_eq!(
+        field(&node_port, FrontendAddr::NodePort(30080), Protocol::Tcp).as_deref(),
+        Some("spec.ports[0].nodePort")
+    );
+    assert_eq!(field(&node_port, vip, Protocol::Tcp), None, "another port");
+    assert_eq!(field(&young, vip, Protocol::Udp), None);
+    assert_eq!(claiming_field(&young, Family::V6, vip, Protocol::Tcp), None);
+}
+
+#[test]
 fn a_service_that_ages_passes_its_frontends_on() {
     let (a, b) = (dated("a", 100), dated("b", 200));
     let mut claims = Claims::default();

@@ -1,11 +1,13 @@
 //! An address: the Service that serves it, and what happens to a connection there.
 
+use std::collections::BTreeSet;
+use std::iter;
 use std::net::IpAddr;
 
-use ferry_api::object::{Family, ObjectName, Parsed, Service, ServicePort};
+use ferry_api::object::{Family, ObjectName};
 use ferry_model::{
-    Frontend, FrontendAddr, NodePortAddresses, Origin, Packet, PortReasons, PortState, ServiceObjects, Verdict, decide,
-    origin, reasons,
+    Frontend, FrontendAddr, NodePortAddresses, Origin, Packet, PortReasons, PortState, Verdict, claiming_field, decide,
+    origin,
 };
 
 use super::known::Known;
@@ -152,58 +154,30 @@ fn report_losers(
     (to, served): (&Destination, &Served),
     answer: &mut Explanation,
 ) {
-    let owner = &served.service;
-    let at_node = serves_node_ports(known, in_family, to.at.ip());
-    let loser = |name: &ObjectName| {
-        let field = claiming_field(&known.store().objects(name), in_family, (to, at_node))?;
-        Some(format!("{name} ({field})"))
-    };
-    let losers: Vec<String> = known.store().service_names().filter(|name| *name != owner).filter_map(loser).collect();
+    let (family, owner) = (in_family.family, &served.service);
+    let node_port = serves_node_ports(known, in_family, to.at.ip()).then_some(FrontendAddr::NodePort(to.at.port()));
+    let claimed: Vec<FrontendAddr> = iter::once(FrontendAddr::Vip(to.at.ip(), to.at.port())).chain(node_port).collect();
+    let losers: BTreeSet<&ObjectName> = claimed
+        .iter()
+        .flat_map(|at| known.store().claims().claimants(family, *at, to.protocol))
+        .filter(|name| *name != owner)
+        .collect();
     if losers.is_empty() {
         return;
     }
-    let more = losers.len().saturating_sub(NAMED);
+    let field = |name: &ObjectName| {
+        let service = known.store().objects(name).service?;
+        claimed.iter().find_map(|at| claiming_field(service, family, *at, to.protocol))
+    };
+    let with_field = |name: &&ObjectName| match field(name) {
+        Some(field) => format!("{name} ({field})"),
+        None => name.to_string(),
+    };
+    let named: Vec<String> = losers.iter().take(NAMED).map(with_field).collect();
+    let more = losers.len() - named.len();
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-    let named: Vec<String> = losers.into_iter().take(NAMED).collect();
     let named = named.join(", ");
     answer.problem(format!("{to} belongs to Service {owner}, which comes first: not served for {named}{more}"));
-}
-
-/// The field by which a Service claims a destination; `None` if it doesn't, or the family doesn't serve it. `at_node`:
-/// node ports are served at the address.
-fn claiming_field(
-    objects: &ServiceObjects<'_>,
-    in_family: &FamilyView<'_>,
-    (to, at_node): (&Destination, bool),
-) -> Option<String> {
-    let service = objects.service?;
-    let number = to.at.port();
-    let vip = vip_field(service, to.at.ip());
-    let has_node_port = |port: &ServicePort| at_node && port.node_port == Ok(number);
-    if vip.is_none() && !service.ports.iter().any(has_node_port) {
-        return None;
-    }
-    let field = |port: PortReasons<'_>| {
-        if let Some(field) = vip.as_ref().filter(|_| port.port == number) {
-            return Some(field.clone());
-        }
-        let is_node_port = service.ports.get(port.index).is_some_and(has_node_port);
-        is_node_port.then(|| format!("spec.ports[{}].nodePort", port.index))
-    };
-    // The ports that can be served: a malformed one claims nothing.
-    let ports = reasons(objects, in_family.context, in_family.family).into_iter();
-    ports.filter(|port| port.protocol == to.protocol).find_map(field)
-}
-
-/// The field of a Service that holds an address, that of the best claim if there are several.
-fn vip_field(service: &Service, address: IpAddr) -> Option<String> {
-    let is_it = |text: &Parsed<IpAddr>| text.as_ref().is_ok_and(|ip| *ip == address);
-    if service.cluster_ips.iter().chain(&service.cluster_ip).any(is_it) {
-        return Some("spec.clusterIP".to_owned());
-    }
-    let ingress = service.ingress.iter().position(|ingress| !ingress.proxy_mode && is_it(&ingress.ip));
-    let ingress = ingress.map(|index| format!("status.loadBalancer.ingress[{index}].ip"));
-    ingress.or_else(|| service.external_ips.iter().position(is_it).map(|index| format!("spec.externalIPs[{index}]")))
 }
 
 /// No frontend is there: whose address it is, and with which ports.
