@@ -111,6 +111,10 @@ impl Object for IpvsObject {
             Self::Table(_) | Self::Server(..) | Self::Address(..) => None,
         }
     }
+
+    fn is_container(&self) -> bool {
+        matches!(self, Self::Table(TableObject::Table(_)))
+    }
 }
 
 impl InTable<IpvsTable> for IpvsObject {

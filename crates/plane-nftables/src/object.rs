@@ -248,6 +248,10 @@ impl Object for NftObject {
     fn serves(&self) -> Option<Served> {
         self.served()
     }
+
+    fn is_container(&self) -> bool {
+        matches!(self, Self::Table(_))
+    }
 }
 
 impl fmt::Display for NftObject {

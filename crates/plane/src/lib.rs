@@ -129,6 +129,10 @@ pub trait Object: Ord + Clone + fmt::Display + fmt::Debug {
     fn is_leaf(&self) -> bool {
         self.serves().is_some()
     }
+    /// True for a table: the other objects are inside it, and go when another program deletes it.
+    fn is_container(&self) -> bool {
+        false
+    }
 }
 
 /// A destination that objects lead to endpoints.

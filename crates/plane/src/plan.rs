@@ -12,6 +12,8 @@ pub struct Plan {
     pub units: BTreeMap<UnitId, Batch<String>>,
     /// objects that no unit wants, which are deleted
     pub unwanted: Vec<String>,
+    /// the container of the mode's objects, if it is missing and would be created
+    pub missing_container: Option<String>,
 }
 
 // === impl Plan ===

@@ -5,7 +5,7 @@ use ferry_kernel::text::escaped;
 use ferry_plane::Batch;
 use serde_json::{Value, json};
 
-use super::explain::problem_line;
+use super::terminal::problem_line;
 
 /// The output of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,33 +21,33 @@ pub struct Comparison {
 /// The result of each family, or the error that prevented it.
 pub(super) type Shown<T> = Vec<(Family, Result<T, String>)>;
 
+/// A text for people, line by line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lines(Vec<Line>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Line {
+    text: String,
+    /// it stands out on a terminal
+    is_problem: bool,
+}
+
 /// The version of the JSON schemas.
 const VERSION: u32 = 1;
 
-/// The text for people, `one` for each family that was compared. With colours, lines that are a problem stand out.
-pub(super) fn text<T>(
-    mode: &str,
-    shown: &Shown<T>,
-    colours: bool,
-    one: impl Fn(&T) -> String,
-    is_problem: impl Fn(&T, &str) -> bool,
-) -> String {
-    let printed = |result: &T, line: &str| {
-        if is_problem(result, line) { problem_line(line, colours) } else { format!("{line}\n") }
-    };
-    let of_family = |(family, result): &(Family, Result<T, String>)| match result {
-        Err(error) => problem_line(&format!("{family} in mode {mode}: can't be compared: {}", escaped(error)), colours),
-        Ok(result) => {
-            let text = format!("{family} in mode {mode}: {}", one(result));
-            text.lines().map(|line| printed(result, line)).collect()
+/// The text for people, `one` for each family that was compared, whose first line continues one that names the family and the mode.
+pub(super) fn text<T>(mode: &str, shown: &Shown<T>, colours: bool, one: impl Fn(&T) -> Lines) -> String {
+    let of_family = |(family, result): &(Family, Result<T, String>)| {
+        let mut lines = match result {
+            Err(error) => Lines::of_problem(&format!("can't be compared: {}", escaped(error))),
+            Ok(result) => one(result),
+        };
+        if let Some(first) = lines.0.first_mut() {
+            first.text.insert_str(0, &format!("{family} in mode {mode}: "));
         }
+        lines.text(colours)
     };
     shown.iter().map(of_family).collect()
-}
-
-/// True for the first line of a family, and for those that name what differs in it: details are indented deeper.
-pub(super) fn is_outer(line: &str) -> bool {
-    !line.starts_with("    ")
 }
 
 /// The text for programs, `one` for each family that was compared.
@@ -77,6 +77,41 @@ pub(super) fn operations(batch: &Batch<String>, before: &str, most: usize) -> St
     lines.take(most).collect::<String>() + &more
 }
 
+// === impl Lines ===
+
+impl Lines {
+    /// A text that begins with a line about a problem.
+    pub(super) fn of_problem(text: &str) -> Self {
+        let mut lines = Self::default();
+        lines.problem(text);
+        lines
+    }
+
+    /// Adds the lines of a text.
+    pub(super) fn add(&mut self, text: &str) {
+        self.0.extend(text.lines().map(|line| Line { text: line.to_owned(), is_problem: false }));
+    }
+
+    /// Adds a line about a problem.
+    pub(super) fn problem(&mut self, line: &str) {
+        self.0.push(Line { text: line.to_owned(), is_problem: true });
+    }
+
+    /// Adds a line, about a problem or not.
+    pub(super) fn line(&mut self, line: &str, is_problem: bool) {
+        if is_problem { self.problem(line) } else { self.add(line) }
+    }
+
+    /// The text, with colours of a terminal or without.
+    pub(super) fn text(&self, colours: bool) -> String {
+        let printed = |Line { text, is_problem }: &Line| match is_problem {
+            true => problem_line(text, colours),
+            false => format!("{text}\n"),
+        };
+        self.0.iter().map(printed).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,8 +120,14 @@ mod tests {
     fn problems_stand_out_on_a_terminal() {
         let failure = Err("no".to_owned());
         let shown: Shown<bool> = vec![(Family::V4, Ok(true)), (Family::V4, Ok(false)), (Family::V6, failure)];
-        let one = |_: &bool| "first\n  name\n    detail\n".to_owned();
-        let printed = |colours| text("ipvs", &shown, colours, one, |differs, line| *differs && is_outer(line));
+        let one = |differs: &bool| {
+            let mut lines = Lines::default();
+            lines.line("first", *differs);
+            lines.line("  name", *differs);
+            lines.add("    detail\n");
+            lines
+        };
+        let printed = |colours| text("ipvs", &shown, colours, one);
         let equal = "IPv4 in mode ipvs: first\n  name\n    detail\n";
         assert_eq!(printed(false), format!("{equal}{equal}IPv6 in mode ipvs: can't be compared: no\n"));
         let red = |line: &str| format!("\x1b[1;31m{line}\x1b[0m\n");

@@ -13,18 +13,18 @@ mod explain;
 mod objects;
 mod plan;
 mod render;
+mod terminal;
 mod trace;
 mod verify;
 
 pub use self::comparison::Comparison;
 pub use self::connection::Connection;
 pub use self::desired::{Desired, InspectedNode, LocalAddresses, desired};
-pub use self::explain::{
-    ExplainRequest, Explanation, Fact, Question, explain, explanation, service_name, wants_colours,
-};
+pub use self::explain::{ExplainRequest, Explanation, Fact, Question, explain, explanation, service_name};
 pub use self::objects::Objects;
 pub use self::plan::{PlanRequest, plan};
 pub use self::render::{RenderRequest, render};
+pub use self::terminal::wants_colours;
 pub use self::trace::{TraceRequest, trace};
 pub use self::verify::{VerifyRequest, verify};
 

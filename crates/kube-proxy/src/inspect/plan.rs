@@ -4,7 +4,7 @@ use ferry_api::object::Family;
 use ferry_plane::{Batch, Plan, UnitId};
 use serde_json::{Value, json};
 
-use super::comparison::{self, Comparison};
+use super::comparison::{self, Comparison, Lines};
 use super::desired::{InspectedNode, desired};
 use super::engines::each_family;
 use super::objects::Objects;
@@ -38,12 +38,8 @@ pub fn plan(objects: Objects, request: &PlanRequest<'_>) -> anyhow::Result<Compa
         engine.plan()
     })?;
     let differs = plans.iter().any(|(_, plan)| plan.as_ref().is_ok_and(|plan| !plan.is_empty()));
-    let text = if *json {
-        comparison::json(mode, &plans, as_json)
-    } else {
-        let one = |plan: &Plan| format!("{}\n{}", summary(plan), details(plan));
-        comparison::text(mode, &plans, *colours, one, |plan, line| !plan.is_empty() && comparison::is_outer(line))
-    };
+    let text =
+        if *json { comparison::json(mode, &plans, as_json) } else { comparison::text(mode, &plans, *colours, lines) };
     Ok(Comparison { text, differs, failed: comparison::failed(&plans) })
 }
 
@@ -58,20 +54,22 @@ fn summary(plan: &Plan) -> String {
     format!("{} {changes}: {} Services equal, {differing} differ", plan.len(), all - differing)
 }
 
-fn details(plan: &Plan) -> String {
-    let mut text = String::new();
+/// One family for people.
+fn lines(plan: &Plan) -> Lines {
+    let mut lines = Lines::default();
+    lines.line(&summary(plan), !plan.is_empty());
     for (id, operations) in plan.units.iter().filter(|(_, operations)| !operations.is_empty()) {
         let Batch { create, replace, delete } = operations;
         let [create, replace, delete] = [create, replace, delete].map(Vec::len);
-        text += &format!("  {id}: {create} to create, {replace} to replace, {delete} to delete\n");
-        text += &comparison::operations(operations, "    ", LISTED);
+        lines.problem(&format!("  {id}: {create} to create, {replace} to replace, {delete} to delete"));
+        lines.add(&comparison::operations(operations, "    ", LISTED));
     }
     if !plan.unwanted.is_empty() {
-        text += &format!("  of no Service any more: {} to delete\n", plan.unwanted.len());
+        lines.problem(&format!("  of no Service any more: {} to delete", plan.unwanted.len()));
         let unwanted = Batch { delete: plan.unwanted.clone(), ..Batch::default() };
-        text += &comparison::operations(&unwanted, "    ", LISTED);
+        lines.add(&comparison::operations(&unwanted, "    ", LISTED));
     }
-    text
+    lines
 }
 
 fn as_json(family: &str, plan: &Plan) -> Value {

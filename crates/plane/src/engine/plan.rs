@@ -18,7 +18,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     pub(super) fn attributed(&self, context: &Context, group: &[Change], batch: &BatchOf<C>) -> Plan {
         let mut open: HashMap<KeyOf<C>, Open> =
             batch.operations().map(|(op, _, object)| (object.key(), (op, object.to_string()))).collect();
-        let mut plan = Plan::default();
+        let missing = batch.create.iter().find(|object| object.is_container());
+        let missing_container = missing.map(|object| object.key().to_string());
+        let mut plan = Plan { missing_container, ..Plan::default() };
         let changing: BTreeSet<&UnitId> = group.iter().map(|change| &change.id).collect();
         let wanted = group.iter().filter_map(|change| Some((&change.id, context, &**change.after.as_ref()?)));
         let given_up = group.iter().filter_map(|change| {

@@ -19,8 +19,7 @@ use ferry_api::object::Family;
 
 use self::known::Known;
 pub use self::question::{Question, service_name};
-pub(super) use self::tree::problem_line;
-pub use self::tree::{Explanation, Fact, wants_colours};
+pub use self::tree::{Explanation, Fact};
 use super::desired::{InspectedNode, desired};
 use super::objects::Objects;
 use crate::control::Quarantined;

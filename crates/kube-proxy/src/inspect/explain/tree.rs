@@ -1,15 +1,13 @@
 //! An answer: problems, and a tree of facts.
 
-use std::io::{self, IsTerminal as _};
-
 use ferry_kernel::text::escaped;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::inspect::terminal::problem_line;
+
 /// The version of the JSON schema.
 const VERSION: u32 = 1;
-/// Red and bold, and the end of both (ECMA-48).
-const PROBLEM: (&str, &str) = ("\x1b[1;31m", "\x1b[0m");
 /// Indentation of each level.
 const INDENT: &str = "  ";
 
@@ -30,17 +28,6 @@ pub struct Fact {
     pub text: String,
     /// its parts or reasons
     pub children: Vec<Fact>,
-}
-
-/// A line about a problem, with its end: in colour for a terminal.
-pub(in crate::inspect) fn problem_line(text: &str, colours: bool) -> String {
-    let (begin, end) = if colours { PROBLEM } else { ("", "") };
-    format!("{begin}{text}{end}\n")
-}
-
-/// True if a text for standard output should have colours: it is a terminal, and `NO_COLOR` isn't set.
-pub fn wants_colours() -> bool {
-    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 // === impl Explanation ===

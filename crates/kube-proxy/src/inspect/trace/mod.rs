@@ -107,7 +107,7 @@ pub fn trace(objects: Objects, request: &TraceRequest<'_>) -> anyhow::Result<Com
     let text = if *json {
         comparison::json(plane.mode, &shown, |family, one| report::json(family, connection, one))
     } else {
-        comparison::text(plane.mode, &shown, *colours, |one| report::text(connection, one), report::is_problem)
+        comparison::text(plane.mode, &shown, *colours, |one| report::lines(connection, one))
     };
     Ok(Comparison { text, differs, failed: comparison::failed(&shown) })
 }

@@ -2,12 +2,12 @@
 
 use ferry_kernel::text::escaped;
 use ferry_model::Verdict;
-use ferry_plane::{Batch, PathStep};
+use ferry_plane::{Batch, PacketPath, PathStep};
 use serde_json::{Value, json};
 
 use super::entries::ConntrackEntries;
 use super::{Answers, Repair};
-use crate::inspect::comparison;
+use crate::inspect::comparison::{self, Lines};
 use crate::inspect::connection::Connection;
 use crate::platform::{ClientFlow, PacketEnd, WatchedFlow, WatchedPacket};
 
@@ -19,48 +19,49 @@ const STALE: [usize; 2] = [3, 100];
 const WAYS: usize = 8;
 /// Indentation of each level.
 const INDENT: &str = "  ";
-/// How lines about a difference begin.
-const OTHERWISE: &str = "the model decides otherwise: ";
-const STALE_ENTRY: &str = "stale conntrack entry: ";
-/// How lines about real packets begin, and how the line about those that went on ends.
-const LIVE: &str = "live: ";
-const WENT_ON: &str = "met no rule of nf_tables that drops or refuses them";
 
 /// For people: both verdicts, stale conntrack entries, the repair, the fate of real packets, and the way.
-pub(super) fn text(connection: &Connection, answers: &Answers) -> String {
+pub(super) fn lines(connection: &Connection, answers: &Answers) -> Lines {
     let Answers { traced, expected, repair, conntrack, live, .. } = answers;
-    let mut text = format!("{connection}: {}\n", traced.verdict);
-    text += &match repair {
-        None => "the model decides the same\n".to_owned(),
-        Some(_) => format!("{OTHERWISE}{expected}\n"),
-    };
-    text += &conntrack.as_ref().map_or_else(String::new, |read| entries_text(connection, read));
-    text += &repair.as_ref().map_or_else(String::new, repairs);
-    text += &live.as_ref().map_or_else(String::new, fates);
+    let mut lines = Lines::default();
+    lines.add(&format!("{connection}: {}", traced.verdict));
+    match repair {
+        None => lines.add("the model decides the same"),
+        Some(_) => lines.problem(&format!("the model decides otherwise: {expected}")),
+    }
+    if let Some(read) = conntrack {
+        entries(connection, read, &mut lines);
+    }
+    if let Some(repair) = repair {
+        lines.add(&repairs(repair));
+    }
+    if let Some(live) = live {
+        fates(live, !answers.is_met(live), &mut lines);
+    }
+    ways(&traced.paths, &mut lines);
+    if let Some(live) = live {
+        lines.add(&packets(live));
+    }
+    lines
+}
+
+/// The ways of the packet, by each random choice.
+fn ways(paths: &[(PacketPath, Verdict)], lines: &mut Lines) {
     let mut before: &[PathStep] = &[];
-    for (index, (path, end)) in traced.paths.iter().take(WAYS).enumerate() {
+    for (index, (path, end)) in paths.iter().take(WAYS).enumerate() {
         let now = path.steps();
         let shared = now.iter().zip(before).take_while(|(one, other)| one == other).count();
         if index > 0 {
-            text += "or by another choice:\n";
+            lines.add("or by another choice:");
         }
-        text += &now.iter().skip(shared).map(line).collect::<String>();
-        text += &format!("{INDENT}=> {end}\n");
+        lines.add(&now.iter().skip(shared).map(line).collect::<String>());
+        lines.add(&format!("{INDENT}=> {end}"));
         before = now;
     }
-    let more = traced.paths.len().saturating_sub(WAYS);
+    let more = paths.len().saturating_sub(WAYS);
     if more > 0 {
-        text += &format!("and {more} more choices\n");
+        lines.add(&format!("and {more} more choices"));
     }
-    text + &live.as_ref().map_or_else(String::new, packets)
-}
-
-/// True for a line of the text that makes the exit code that of a difference.
-pub(super) fn is_problem(answers: &Answers, line: &str) -> bool {
-    let is_unmet = || answers.live.as_ref().is_some_and(|live| !answers.is_met(live));
-    line.starts_with(OTHERWISE)
-        || line.starts_with(STALE_ENTRY)
-        || (line.starts_with(LIVE) && !line.ends_with(WENT_ON) && is_unmet())
 }
 
 fn line(PathStep { depth, text }: &PathStep) -> String {
@@ -81,21 +82,25 @@ fn repairs(Repair { here, elsewhere }: &Repair) -> String {
 }
 
 /// The client's conntrack entries, stale ones first.
-fn entries_text(connection: &Connection, read: &Result<ConntrackEntries, String>) -> String {
+fn entries(connection: &Connection, read: &Result<ConntrackEntries, String>, lines: &mut Lines) {
     let ConntrackEntries { stale, serving, other } = match read {
         Ok(entries) => entries,
-        Err(error) => return format!("reading the conntrack table failed, stale entries are unknown: {error}\n"),
+        Err(error) => {
+            return lines.add(&format!("reading the conntrack table failed, stale entries are unknown: {error}"));
+        }
     };
     let [printed, _] = STALE;
-    let mut text: String = stale.iter().take(printed).map(|of_client| stale_text(connection, of_client)).collect();
+    for of_client in stale.iter().take(printed) {
+        lines.problem(&stale_text(connection, of_client));
+    }
     if stale.len() > printed {
-        text += &format!("and {} more stale conntrack entries of this client\n", stale.len() - printed);
+        lines.add(&format!("and {} more stale conntrack entries of this client", stale.len() - printed));
     }
     if serving + other > 0 {
-        text +=
-            &format!("conntrack entries of this client: {serving} to endpoints of new connections, {other} others\n");
+        lines.add(&format!(
+            "conntrack entries of this client: {serving} to endpoints of new connections, {other} others"
+        ));
     }
-    text
 }
 
 fn stale_text(connection: &Connection, ClientFlow { client_port, flow }: &ClientFlow) -> String {
@@ -112,34 +117,35 @@ fn stale_text(connection: &Connection, ClientFlow { client_port, flow }: &Client
         to.at.port()
     );
     format!(
-        "{STALE_ENTRY}the flow from port {client_port} leads to {leads_to}; no rule applies to its packets until the \
-         entry is deleted: {deletion}\n"
+        "stale conntrack entry: the flow from port {client_port} leads to {leads_to}; no rule applies to its packets until the entry is \
+         deleted: {deletion}"
     )
 }
 
-/// Where real packets ended, one line for each place.
-fn fates(live: &WatchedFlow) -> String {
+/// Where real packets ended, one line for each place; a problem if not all went on that should.
+fn fates(live: &WatchedFlow, is_problem: bool, lines: &mut Lines) {
     if live.packets.is_empty() {
-        return format!("{LIVE}no such packet has come; over TCP and SCTP only those that open a connection count\n");
+        let text = "live: no such packet has come; over TCP and SCTP only those that open a connection count";
+        return lines.line(text, is_problem);
     }
-    let mut places: Vec<(String, usize)> = Vec::new();
+    let mut places: Vec<(&PacketEnd, usize)> = Vec::new();
     for packet in &live.packets {
-        let place = match &packet.fate {
-            PacketEnd::WentOn => WENT_ON.to_owned(),
-            PacketEnd::Ended { place, by } => escaped(&format!("ended in {place}, by {by}")),
-        };
-        match places.iter_mut().find(|(known, _)| *known == place) {
+        match places.iter_mut().find(|(known, _)| **known == packet.fate) {
             Some((_, count)) => *count += 1,
-            None => places.push((place, 1)),
+            None => places.push((&packet.fate, 1)),
         }
     }
     let all = live.packets.len();
-    let mut text: String =
-        places.iter().map(|(place, count)| format!("{LIVE}{count} of {all} packets {place}\n")).collect();
-    if live.lost {
-        text += &format!("{LIVE}some reports were lost, since there were too many\n");
+    for (fate, count) in places {
+        let (place, went_on) = match fate {
+            PacketEnd::WentOn => ("met no rule of nf_tables that drops or refuses them".to_owned(), true),
+            PacketEnd::Ended { place, by } => (escaped(&format!("ended in {place}, by {by}")), false),
+        };
+        lines.line(&format!("live: {count} of {all} packets {place}"), is_problem && !went_on);
     }
-    text
+    if live.lost {
+        lines.line("live: some reports were lost, since there were too many", is_problem);
+    }
 }
 
 /// The ways of real packets.
@@ -157,7 +163,7 @@ pub(super) fn json(family: &str, connection: &Connection, answers: &Answers) -> 
     let repair = repair.as_ref().map(|Repair { here: Batch { create, replace, delete }, elsewhere }| {
         json!({"create": create, "replace": replace, "delete": delete, "elsewhere": elsewhere})
     });
-    let path = |(path, end): &(ferry_plane::PacketPath, Verdict)| json!({"steps": steps(path.steps()), "end": end.to_string()});
+    let path = |(path, end): &(PacketPath, Verdict)| json!({"steps": steps(path.steps()), "end": end.to_string()});
     json!({
         "family": family,
         "connection": connection.to_string(),

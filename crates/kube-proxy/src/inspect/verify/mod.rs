@@ -47,6 +47,8 @@ struct Compared {
     differing: BTreeMap<ObjectName, Differing>,
     /// what a run would change of the objects that all Services share; empty unless a Service differs
     shared: Batch<String>,
+    /// the container of all objects, if it is missing
+    missing_container: Option<String>,
 }
 
 /// A Service that differs.
@@ -87,8 +89,7 @@ pub fn verify(objects: Objects, request: &VerifyRequest<'_>) -> anyhow::Result<C
     let text = if *json {
         comparison::json(plane.mode, &compared, report::json)
     } else {
-        let is_problem = |one: &Compared, line: &str| !one.differing.is_empty() && comparison::is_outer(line);
-        comparison::text(plane.mode, &compared, *colours, report::text, is_problem)
+        comparison::text(plane.mode, &compared, *colours, report::lines)
     };
     Ok(Comparison { text, differs, failed: comparison::failed(&compared) })
 }
@@ -118,6 +119,7 @@ fn compare(
         engine.offer(delta);
         let mut plan = engine.plan()?;
         compared.shared = plan.units.remove(&UnitId::Base).unwrap_or_default();
+        compared.missing_container = plan.missing_container.take();
         for (name, differing) in &mut compared.differing {
             differing.repair = plan.units.remove(&UnitId::Service(name.clone())).unwrap_or_default();
         }

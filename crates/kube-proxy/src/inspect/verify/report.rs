@@ -3,24 +3,25 @@
 use std::net::SocketAddr;
 
 use ferry_api::object::ObjectName;
-use ferry_kernel::text::escaped;
 use ferry_model::Packet;
 use ferry_plane::Batch;
 use serde_json::{Value, json};
 
 use super::{Compared, Difference, Differing};
-use crate::inspect::comparison;
+use crate::inspect::comparison::{self, Lines};
 
 /// Services that are printed for people.
 const SERVICES: usize = 20;
 /// Operations of a Service that are printed for people.
 const OPERATIONS: usize = 5;
-/// The text of a table of nf_tables, up to its name.
-const TABLE: &str = "table ";
 
-/// The text of one family for people.
-pub(super) fn text(compared: &Compared) -> String {
-    format!("{}\n{}{}", summary(compared), shared(&compared.shared), services(compared))
+/// One family for people.
+pub(super) fn lines(compared: &Compared) -> Lines {
+    let mut lines = Lines::default();
+    lines.line(&summary(compared), !compared.differing.is_empty());
+    shared(compared, &mut lines);
+    services(compared, &mut lines);
+    lines
 }
 
 fn summary(compared: &Compared) -> String {
@@ -34,35 +35,33 @@ fn summary(compared: &Compared) -> String {
 }
 
 /// The repair of the objects that all Services share, which comes first: without them each Service differs.
-fn shared(repair: &Batch<String>) -> String {
-    let Batch { create, replace, delete } = repair;
-    if let Some(table) = create.iter().find_map(|object| object.strip_prefix(TABLE)?.split(' ').next()) {
-        let table = escaped(table);
-        return format!(
-            "  table {table} is missing: another program has removed it, or no run in this mode has made it\n"
-        );
+fn shared(Compared { shared, missing_container, .. }: &Compared, lines: &mut Lines) {
+    let Batch { create, replace, delete } = shared;
+    if let Some(container) = missing_container {
+        lines.problem(&format!(
+            "  {container} is missing: another program has removed it, or no run in this mode has made it"
+        ));
+    } else if !shared.is_empty() {
+        let [create, replace, delete] = [create, replace, delete].map(Vec::len);
+        let numbers = format!("{create} to create, {replace} to replace, {delete} to delete");
+        lines.problem(&format!("  what all Services share: {numbers}"));
+        lines.add(&comparison::operations(shared, "    a run would ", OPERATIONS));
     }
-    if repair.is_empty() {
-        return String::new();
-    }
-    let [create, replace, delete] = [create, replace, delete].map(Vec::len);
-    let numbers = format!("{create} to create, {replace} to replace, {delete} to delete");
-    let operations = comparison::operations(repair, "    a run would ", OPERATIONS);
-    format!("  what all Services share: {numbers}\n{operations}")
 }
 
-fn services(compared: &Compared) -> String {
-    let mut text = String::new();
+fn services(compared: &Compared, lines: &mut Lines) {
     for (name, Differing { packets, examples, repair }) in compared.differing.iter().take(SERVICES) {
-        text += &format!("  service {name}: {packets} packets\n");
+        lines.problem(&format!("  service {name}: {packets} packets"));
         for difference in examples {
             let Difference { packet, actual, expected } = difference;
-            text += &format!("    {}: {actual}; should: {expected}\n", connection(packet));
+            lines.add(&format!("    {}: {actual}; should: {expected}", connection(packet)));
         }
-        text += &repairs(repair);
+        lines.add(&repairs(repair));
     }
     let more = compared.differing.len().saturating_sub(SERVICES);
-    text + &if more == 0 { String::new() } else { format!("  and {more} more Services\n") }
+    if more > 0 {
+        lines.problem(&format!("  and {more} more Services"));
+    }
 }
 
 /// The operations by which a run would repair a Service.

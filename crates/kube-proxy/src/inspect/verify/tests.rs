@@ -23,16 +23,17 @@ fn differing(shared: Batch<String>) -> Compared {
 fn what_all_services_share_is_named_before_them() {
     let objects = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
     let service = "  service demo/web: 1 packets";
+    let missing_container = Some("table kube-proxy".to_owned());
     let missing = Batch {
         create: objects(&["table kube-proxy { comment \"rules of all\" }", "set cluster-ips"]),
         ..Batch::default()
     };
-    let text = report::text(&differing(missing));
+    let text = report::lines(&Compared { missing_container, ..differing(missing) }).text(false);
     let named = "  table kube-proxy is missing: another program has removed it, or no run in this mode has made it";
     assert_eq!(text.lines().skip(1).take(2).collect::<Vec<_>>(), [named, service]);
 
     let emptied = Batch { replace: objects(&["chain nat-prerouting { jump services; }"]), ..Batch::default() };
-    let text = report::text(&differing(emptied));
+    let text = report::lines(&differing(emptied)).text(false);
     let named = [
         "  what all Services share: 0 to create, 1 to replace, 0 to delete",
         "    a run would replace chain nat-prerouting { jump services; }",
@@ -40,7 +41,7 @@ fn what_all_services_share_is_named_before_them() {
     ];
     assert_eq!(text.lines().skip(1).take(3).collect::<Vec<_>>(), named);
 
-    let text = report::text(&differing(Batch::default()));
+    let text = report::lines(&differing(Batch::default())).text(false);
     assert_eq!(text.lines().nth(1), Some(service));
 }
 
