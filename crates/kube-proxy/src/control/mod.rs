@@ -146,7 +146,7 @@ mod tests {
         let mut missing = PerFamily::<MissingSchedulers>::default();
         missing.v6.insert(Scheduler::Mh, "load ip_vs_mh".to_owned());
         let mut all = MissingScheduler::all(&missing);
-        // A newer program may know more of them.
+        // Newer programs may have more of them.
         all.push(MissingScheduler { scheduler: "later".to_owned(), ..all[0].clone() });
         let state = RunningState {
             program: String::new(),

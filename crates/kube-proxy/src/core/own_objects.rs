@@ -1,10 +1,15 @@
 //! Objects that the proxy adds to those of its source: the self-test's.
 
-use ferry_api::object::KubeObject;
+use ferry_api::object::{KubeObject, ObjectName};
 use ferry_model::store::Event;
 
 /// The namespace of these objects. A snapshot, and the objects of the run before, may have them without what is behind them.
 pub const OWN_NAMESPACE: &str = "ferry-self-test";
+
+/// True for the name of one of these objects.
+pub fn is_own(name: &ObjectName) -> bool {
+    name.namespace() == OWN_NAMESPACE
+}
 
 /// The objects that are there now.
 #[derive(Debug, Default)]

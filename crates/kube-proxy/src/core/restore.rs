@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ferry_api::object::{Kind, KubeObject, ObjectName};
 use ferry_model::store::{ServiceObjects, Store};
 
-use super::{Core, OWN_NAMESPACE, any_in_use};
+use super::{Core, any_in_use, is_own};
 
 /// Copies of some objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Core {
             return Restored::Late;
         }
         let mut kinds: BTreeMap<Kind, Vec<KubeObject>> = KINDS.iter().map(|kind| (*kind, Vec::new())).collect();
-        for object in objects.into_iter().filter(|object| object.name().namespace() != OWN_NAMESPACE) {
+        for object in objects.into_iter().filter(|object| !is_own(object.name())) {
             kinds.entry(object.kind()).or_default().push(object);
         }
         for (kind, objects) in kinds {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ROOT;
 use crate::control::Quarantined;
-use crate::core::{Desk, OWN_NAMESPACE, View};
+use crate::core::{Desk, View, is_own};
 use crate::query::encoded;
 
 /// One page of the list.
@@ -53,6 +53,7 @@ impl List {
         let after = after.split_once('/').map(|(namespace, name)| ObjectName::new(namespace, name));
         desk.with_view(|view| {
             let all = view.store.services_after(after.as_ref());
+            // The self-test's comes and goes with it, and is none of the cluster's.
             let found = all.filter(|(name, objects)| objects.service.is_some() && !is_own(name)).map(|(name, _)| name);
             let mut names = found.filter(|name| find.is_empty() || name.to_string().contains(find));
             let rows: Vec<Row> = names.by_ref().take(PAGE).map(|name| Row::of(&view, name)).collect();
@@ -137,12 +138,6 @@ impl Counts {
             counts
         })
     }
-}
-
-/// True for the Service of the self-test, which comes and goes with it: lists and counts are about those of the cluster. `explain` answers
-/// questions about it, too.
-fn is_own(name: &ObjectName) -> bool {
-    name.namespace() == OWN_NAMESPACE
 }
 
 /// A Service's name, which leads to its explanation.

@@ -1,10 +1,10 @@
 //! Answers that would block the main thread, which answers probes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
-use tokio::sync::Semaphore;
+use tokio::sync::Mutex;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{Instant, sleep_until};
 
@@ -14,12 +14,13 @@ use super::{Answer, Deferred, DeferredAnswer};
 /// closes connections would otherwise occupy a thread for each of them.
 #[derive(Clone, Debug)]
 pub struct BlockingAnswers {
-    turn: Arc<Semaphore>,
-    /// the earliest begin of the next answer, if each is followed by a pause
-    next: Option<Arc<Mutex<Instant>>>,
+    /// held while an answer is made; the earliest begin of the next one
+    turn: Arc<Mutex<Instant>>,
+    /// length of the pause behind each answer, as a multiple of the time that it took
+    pause: u32,
 }
 
-/// Length of a pause, as a multiple of the time that the answer took: together they take a tenth of a core, unless one takes more than a second.
+/// Length of a pause: answers take a tenth of a core together, unless one takes more than a second.
 const PAUSE: u32 = 9;
 /// Longest pause, since a client waits for it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -29,7 +30,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 impl BlockingAnswers {
     /// Answers with a pause after each, so that clients can't keep a core busy.
     pub fn with_pauses() -> Self {
-        Self { next: Some(Arc::new(Mutex::new(Instant::now()))), ..Self::default() }
+        Self { pause: PAUSE, ..Self::default() }
     }
 
     /// The answer that this closure returns.
@@ -37,21 +38,14 @@ impl BlockingAnswers {
         &self,
         make: impl FnOnce() -> T + Send + 'static,
     ) -> Deferred {
-        let Self { turn, next } = self.clone();
+        let Self { turn, pause } = self.clone();
         Box::pin(async move {
-            // The semaphore is never closed.
-            let turn = turn.acquire_owned().await;
-            if let Some(next) = &next {
-                let moment = *next.lock().unwrap_or_else(PoisonError::into_inner);
-                sleep_until(moment).await;
-            }
+            let mut turn = turn.lock_owned().await;
+            sleep_until(*turn).await;
             let begun = Instant::now();
             let made = spawn_blocking(move || {
                 let made = make();
-                if let Some(next) = next {
-                    let pause = begun.elapsed().saturating_mul(PAUSE).min(LONGEST_PAUSE);
-                    *next.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + pause;
-                }
+                *turn = Instant::now() + begun.elapsed().saturating_mul(pause).min(LONGEST_PAUSE);
                 drop(turn);
                 made
             });
@@ -67,7 +61,7 @@ fn failed(error: JoinError) -> DeferredAnswer {
 
 impl Default for BlockingAnswers {
     fn default() -> Self {
-        Self { turn: Arc::new(Semaphore::new(1)), next: None }
+        Self { turn: Arc::new(Mutex::new(Instant::now())), pause: 0 }
     }
 }
 

@@ -20,7 +20,7 @@ const LOADED: &str = "Page.loadEventFired";
 /// Time limit of a start and of a page.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How a page is looked at.
+/// The window in which a page is shown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     pub(crate) name: &'static str,
@@ -42,7 +42,7 @@ pub(crate) struct Browser {
     session: Value,
     /// the page and all that it names are loaded
     is_loaded: bool,
-    /// what the browser has logged since the page was opened: what its policy forbids, and what can't be loaded
+    /// violations of the page's policy, and failed requests, since the page was opened
     complaints: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ impl Browser {
         self.ask("Emulation.setDeviceMetricsOverride", metrics);
     }
 
-    /// What the browser has complained about since the page was opened.
+    /// Violations of the page's policy, and failed requests, since the page was opened.
     pub(crate) fn complaints(&self) -> &[String] {
         &self.complaints
     }

@@ -28,6 +28,10 @@ endpoints:
 - {addresses: [10.244.1.2], nodeName: node-a, zone: one, conditions: {ready: true}}
 - {addresses: [10.244.2.2], nodeName: node-b, zone: two, conditions: {ready: true}}
 ";
+/// The documentation, which shows an answer.
+const DOCUMENT: &str = include_str!("../../../../../docs/cli.md");
+/// The mode and the node.
+const NODE: [&str; 4] = ["--mode", "nftables", "--hostname-override", "node-a"];
 /// Pods of this node are in this range.
 const PODS: [&str; 2] = ["--cluster-cidr", "10.244.1.0/24"];
 
@@ -40,8 +44,7 @@ fn output(manifests: &str, more: &[&str]) -> Output {
     let machine = Machine::new();
     fs::write(machine.path("manifests").join("all.yaml"), manifests).expect("writing manifests");
     let directory = machine.manifests();
-    let arguments = ["explain", "--mode=nftables", "--hostname-override=node-a", "--manifests", &directory];
-    machine.output(&[&arguments[..], more].concat())
+    machine.output(&[&["explain", "--manifests", &directory], &NODE[..], more].concat())
 }
 
 /// The answer to a question, where pods are told apart.
@@ -323,4 +326,47 @@ fn answers_are_json_as_well_and_errors_say_what_to_ask() {
         assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""), "{output:?}");
         assert!(text(&output.stderr).ends_with(error), "{output:?}");
     }
+}
+
+/// The objects of the documentation's example: one of two endpoints isn't ready.
+fn documented() -> String {
+    let service = SOUND.replace("LoadBalancer", "NodePort");
+    let (before, rest) = service.split_once("status: {loadBalancer: ").expect("a status");
+    let (_, after) = rest.split_once('\n').expect("the end of the line");
+    let slices = after.replace("zone: two, conditions: {ready: true}", "zone: two, conditions: {ready: false}");
+    assert_ne!(slices, after);
+    format!("{before}{slices}")
+}
+
+#[test]
+fn a_documented_answer_is_the_whole_one() {
+    let answer = answer(&documented(), "svc shop/web");
+    let lines: String = answer.lines().map(|line| format!("    {line}\n")).collect();
+    let flags = [&NODE[..], &PODS].concat().join(" ");
+    let example = format!("\n    $ kube-proxy explain --manifests shop {flags} svc shop/web\n{lines}\n");
+    assert!(DOCUMENT.contains(&example), "docs/cli.md has another answer than{example}");
+}
+
+#[test]
+fn losers_of_an_address_are_named_where_a_client_asks_about_it() {
+    let shop = documented();
+    let (_, service) = shop.split_once("---").expect("documents");
+    let same = service.replace("web", "zzz").replace("30080", "30081");
+    let external = service
+        .replace("web", "ext")
+        .replace("30080", "30082")
+        .replace("10.96.0.10", "10.96.0.11")
+        .replace("ports: [{name: http, port: 80,", "externalIPs: [10.96.0.10], ports: [{name: http, port: 80,");
+    let manifests = format!("{shop}---{same}---{external}");
+    for question in ["10.96.0.10:80", "10.244.1.9 -> 10.96.0.10:80"] {
+        let answer = answer(&manifests, question);
+        let first = "problem: 10.96.0.10:80/TCP belongs to Service shop/web, which comes first: not served for \
+                     shop/ext (spec.externalIPs[0]), shop/zzz (spec.clusterIP)";
+        assert_eq!(answer.lines().next(), Some(first), "{answer}");
+    }
+    let node_ports = manifests.replace("30081", "30080");
+    let answer = answer(&node_ports, "198.51.100.7 -> 192.0.2.10:30080");
+    let first = "problem: 192.0.2.10:30080/TCP belongs to Service shop/web, which comes first: not served for shop/zzz \
+                 (spec.ports[0].nodePort)";
+    assert_eq!(answer.lines().next(), Some(first), "{answer}");
 }

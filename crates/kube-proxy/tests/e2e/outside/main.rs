@@ -23,5 +23,4 @@ mod service;
 mod snapshot;
 mod start;
 mod support;
-mod symptoms;
 mod ui;
