@@ -20,12 +20,10 @@ pub(crate) struct Counts {
 pub(crate) struct Output {
     /// one for each binary that has ended
     pub(crate) summaries: Vec<Counts>,
-    /// names of the failed tests
+    /// names of their failed tests
     pub(crate) failed: Vec<String>,
-    /// the number of names before the present binary
-    binary: usize,
-    /// the list of failed tests has begun
-    in_list: bool,
+    /// the last list of failed tests of the binary that is read, if it has printed one
+    listed: Option<Vec<String>>,
 }
 
 /// Totals of checks and tests so far.
@@ -72,18 +70,14 @@ fn number_before(summary: &str, word: &str) -> usize {
 impl Output {
     /// Reads the next line.
     pub(crate) fn read(&mut self, line: &str) {
-        self.summaries.extend(Counts::of_summary(line));
-        if line == "running 1 test" || line.starts_with("running ") && line.ends_with(" tests") {
-            self.binary = self.failed.len();
-        }
-        // The last list counts: a test may print such a line, too.
-        if line == "failures:" {
-            self.failed.truncate(self.binary);
-        }
-        match line.strip_prefix("    ") {
-            Some(name) if self.in_list => self.failed.push(name.to_owned()),
-            // the binary's heading of its list, and an empty line that may follow
-            _ => self.in_list = line == "failures:" || (self.in_list && line.is_empty()),
+        if let Some(counts) = Counts::of_summary(line) {
+            self.summaries.push(counts);
+            self.failed.extend(self.listed.take().unwrap_or_default());
+        } else if line == "failures:" {
+            // The last list counts: the outputs of failed tests have the same heading.
+            self.listed = Some(Vec::new());
+        } else if let (Some(listed), Some(name)) = (&mut self.listed, line.strip_prefix("    ")) {
+            listed.push(name.to_owned());
         }
     }
 

@@ -34,7 +34,7 @@ struct Machine {
     tests: &'static [Test],
 }
 
-/// What a machine has printed, and how it ended.
+/// The output of a machine, and the error if it ended early.
 struct Finished {
     name: String,
     output: Output,
