@@ -107,8 +107,8 @@ impl<'a> Scene<'a> {
         self.lab.host(Place::Node)
     }
 
-    /// Starts a proxy and waits for its first sync pass, of all objects.
-    fn serve(&mut self, who: Who) -> Proxy<'a> {
+    /// Starts an executable with these arguments.
+    fn start(&mut self, who: Who, arguments: &[&str]) -> Proxy<'a> {
         self.started += 1;
         let folder = self.folder.join(self.started.to_string());
         std::fs::create_dir_all(&folder).expect("making a folder");
@@ -117,8 +117,24 @@ impl<'a> Scene<'a> {
         let client =
             format!("clientConnection: {{kubeconfig: {}, contentType: application/json}}", kubeconfig.display());
         ipvs(&client).write(&file);
-        let arguments = ["--config", &file.display().to_string(), "-v=2"];
-        let mut proxy = Proxy::start_with(self.node(), &who.executable(), &folder, &arguments);
+        let file = file.display().to_string();
+        Proxy::start_with(self.node(), &who.executable(), &folder, &[arguments, &["--config", &file]].concat())
+    }
+
+    /// Over upstream's virtual servers a plan creates the table and lists no server (docs/cli.md).
+    fn assert_adoption_is_planned(&mut self) {
+        let mut plan = self.start(Who::Ours, &["plan"]);
+        let (status, text) = (plan.wait(), plan.log());
+        assert_eq!(status.code(), Some(2), "{text}");
+        assert_eq!(text.matches("    create table kube-proxy ").count(), Family::ALL.len(), "{text}");
+        let servers = text.lines().filter_map(|line| line.split_once(" virtual server "));
+        let changed: Vec<&str> = servers.map(|(_, server)| server).filter(|server| !is_link_local(server)).collect();
+        assert!(changed.is_empty(), "{changed:?}: {text}");
+    }
+
+    /// Starts a proxy and waits for its first sync pass, of all objects.
+    fn serve(&mut self, who: Who) -> Proxy<'a> {
+        let mut proxy = self.start(who, &["-v=2"]);
         until("first sync", SYNCED, || {
             std::thread::sleep(Duration::from_millis(100));
             assert!(proxy.is_running(), "{who:?} has ended: {}", proxy.log());
@@ -280,6 +296,9 @@ fn is_cleared(node: &Host) -> bool {
 /// One proxy ends and the other one begins, under traffic.
 fn take_over<'a>(scene: &mut Scene<'a>, mut before: Proxy<'a>, to: Who) -> Proxy<'a> {
     let (node, what) = (scene.node(), format!("to {to:?}"));
+    if to == Who::Ours {
+        scene.assert_adoption_is_planned();
+    }
     let kept = scene.settle();
     let traffic = scene.traffic();
     before.terminate();

@@ -23,7 +23,7 @@ use ferry_lab::kubernetes;
 use ferry_lab::nft::{self, Ruleset};
 use ferry_lab::proxy::{Config, NFTABLES};
 use ferry_lab::stage::{Directory, until};
-use ferry_lab::{Checks, Family, Kubernetes, Lab, Manifests, Place, Protocol, Proxy, Service, Source, Stage};
+use ferry_lab::{Checks, Family, Host, Kubernetes, Lab, Manifests, Place, Protocol, Proxy, Service, Source, Stage};
 
 /// The program under test.
 const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
@@ -179,6 +179,7 @@ fn ours_takes_over_from_upstream_in_one_step() {
     let mut directory = Directory::new(&folder("ours-second"));
     directory.write(&manifests);
     let node = lab.host(Place::Node);
+    assert_replacement_is_planned(node, &mut directory);
     let mut proxy = directory.start(node, EXECUTABLE, &Config::default());
     proxy.wait_for("our tables", |_| {
         let ruleset = Ruleset::of(node);
@@ -193,6 +194,25 @@ fn ours_takes_over_from_upstream_in_one_step() {
         let left: Vec<_> = ruleset.names(table).filter(|name| theirs(name)).collect();
         assert!(left.is_empty(), "{table}: left of upstream's: {left:?}");
     }
+}
+
+/// Over upstream's table a plan replaces that as a whole and creates all other objects (docs/cli.md).
+fn assert_replacement_is_planned(node: &Host, directory: &mut Directory) {
+    directory.configure(&Config::default());
+    let (manifests, log) = (directory.manifests(), folder("plan"));
+    let config = manifests.with_file_name("config.yaml").display().to_string();
+    std::fs::create_dir_all(&log).expect("making a folder");
+    let arguments = ["plan", "--config", &config, "--manifests", &manifests.display().to_string()];
+    let mut plan = Proxy::start_with(node, EXECUTABLE, &log, &arguments);
+    let (status, text) = (plan.wait(), plan.log());
+    assert_eq!(status.code(), Some(2), "{text}");
+    for family in Family::ALL {
+        let begin = format!("{family} in mode nftables: ");
+        let line = text.lines().find(|line| line.starts_with(&begin)).unwrap_or_default();
+        assert!(line.contains(" changes: 0 Services equal, "), "{text}");
+    }
+    let base = |line: &&str| line.starts_with("  base: ") && line.ends_with(" to create, 1 to replace, 0 to delete");
+    assert_eq!(text.lines().filter(base).count(), Family::ALL.len(), "{text}");
 }
 
 /// The running proxy's responses to health checks of a Service, in each family, by each method: the head's lines without order
