@@ -53,6 +53,10 @@ pub(crate) fn of_script(failure: Failure, tool: &Tool, plan: &Plan<'_>, script: 
         Failure::Refused { line: Some(line), lines, text, missing, .. } => {
             Refusal { plan, script, fresh, line, lines: &lines, text: &text, missing }.verdict(tool)
         }
+        // A script that is too large for the time or the memory that a run gets: in smaller parts, if this comes again.
+        failure @ (Failure::TimedOut { .. } | Failure::Killed { .. }) => {
+            CommitError::Resources(io::Error::other(failure))
+        }
         other => of_failure(other),
     }
 }

@@ -20,8 +20,8 @@ pub enum CommitError {
     /// means one of them, unknown which
     #[error("refused: {}", refusals(.0))]
     Refused(Vec<Refusal>),
-    /// an object is in use, or there is no memory or buffer for the batch (EBUSY, ENOMEM, ENOBUFS, EMSGSIZE): later, and in
-    /// smaller parts if it comes again
+    /// an object is in use, or there is no memory, buffer or time for the batch (EBUSY, ENOMEM, ENOBUFS, EMSGSIZE; a tool that
+    /// was killed at its deadline or for its memory): later, and in smaller parts if it comes again
     #[error("no resources: {0}")]
     Resources(#[source] io::Error),
     /// later, whatever the batch (EINTR, EAGAIN, a lock that another program holds)

@@ -79,6 +79,37 @@ fn a_tool_that_is_killed_after_its_first_commit_leaves_nothing_half_written() {
     });
 }
 
+fn is_waiting(engine: &IptablesEngine) -> bool {
+    let mut waiting = false;
+    engine.each_pending(&mut |_unit| waiting = true);
+    waiting
+}
+
+/// A run that is too large for the memory of the proxy's control group is killed each time. A Service beside it must not wait for ever.
+#[test]
+fn a_script_that_is_too_large_for_the_tool_is_divided() {
+    with_wrapper("-restore", LONG, |machine, wrapper| {
+        let mut engine = started(machine);
+        let before = machine.read_back();
+        let whole = "input=$FOLDER/input\ncat > $input\n";
+        let lines =
+            |most: usize| format!("[ $(wc -l < $input) -le {most} ] || kill -9 $$\nexec $REAL \"$@\" < $input\n");
+        engine.offer(change(machine.family));
+        // The size of the change as one run, which the tool refuses to take.
+        wrapper.fault(&format!("{whole}kill -9 $$\n"));
+        let now = Instant::now();
+        failed(&engine.sync(now), &["killed by signal 9"]);
+        assert_same(&machine.read_back(), &before, "nothing of it");
+        let input = fs::read_to_string(machine.folder().join("input")).unwrap();
+        let most = input.lines().count() - 1;
+        wrapper.fault(&format!("{whole}{}", lines(most)));
+        settle(&mut engine, now);
+        assert!(!is_waiting(&engine), "in parts of up to {most} lines");
+        assert_same(&machine.read_back(), &wanted(&engine), "in parts");
+        wrapper.well();
+    });
+}
+
 /// Shell code: a deletion of the last section of table nat fails, once; `$FOLDER/broken` is left behind.
 const LAST_DELETION: &str = "input=$FOLDER/input\ncat > $input\nif [ -e $FOLDER/broken ] || ! grep -q '^-D KUBE-SERVICES .*-j KUBE-SVC' $input; then exec $REAL \"$@\" < $input; fi\ntouch $FOLDER/broken\nsed 's/^-D KUBE-SERVICES .*-j KUBE-SVC.*/-D KUBE-SERVICES -d 192.0.2.1 -j KUBE-MARK-MASQ/;s/^-D KUBE-SERVICES -d 192.0.2.1/-D KUBE-SERVICES -p tcp/' $input | $REAL \"$@\"\nexit $?\n";
 
