@@ -12,7 +12,7 @@
 //!    unit with its acknowledged state, the mode compiles both, `diff` computes the operations, `batch` orders them by rank.
 //! 3. After a success the units are acknowledged, and [`Outcome::acked`] (`outcome`) returns them.
 //! 4. A [`CommitError`] (`failure`) leads to a reconciliation with the actual objects (`engine/conflict.rs`,
-//!    `engine/unverified.rs`), to `quarantine`, or to a retry.
+//!    `engine/unverified.rs`), to `quarantine` (`engine/blame.rs`), or to a retry.
 //! 5. Foreign changes come from [`Kernel::news`] and [`Kernel::tend`]. `engine/candidates.rs` decides when to compare them,
 //!    `engine/drift.rs` repairs, `contested` pauses the repair of contested objects. `engine/full.rs` compares everything: at a
 //!    start, once an hour, and when single keys are not enough.
@@ -35,17 +35,16 @@ mod outcome;
 mod path;
 mod plan;
 mod quarantine;
+mod unit;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::Hash;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Protocol;
-use ferry_model::{BaseState, Context, FrontendAddr, Profile, ServiceState};
+use ferry_model::{Context, FrontendAddr, Profile};
 
 pub use batch::{Batch, Op};
 pub use commit_lock::{CommitLock, thread_name};
@@ -53,44 +52,9 @@ pub use drift::{Drift, Extent};
 pub use failure::{Applied, CommitError, CommitFailure, Refusal};
 pub use ferry_api::object::ObjectName;
 pub use outcome::{Acknowledged, Next, Outcome};
-pub use path::{PacketPath, PathStep, RuleTexts, Traced, Tracer};
+pub use path::{Inspector, PacketPath, PathStep, RuleTexts, Trace, Traced, Tracer};
 pub use plan::Plan;
-
-/// The grain of change, error and quarantine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// tables, hooks, sets of node addresses
-    Base(BaseState),
-    /// one Service
-    Service(ServiceState),
-}
-
-/// Names a unit within one engine.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum UnitId {
-    /// the base objects
-    Base,
-    /// a Service
-    Service(ObjectName),
-}
-
-/// Changes of the desired state. Merging two keeps the later context and the later units.
-#[derive(Clone, Debug, Default)]
-pub struct Delta {
-    /// a new context diffs every unit
-    pub context: Option<Arc<Context>>,
-    /// `None`: gone
-    pub units: BTreeMap<UnitId, Option<Arc<Unit>>>,
-}
-
-/// The acknowledged state of a unit; a quarantined unit stays with the context under which it was accepted.
-#[derive(Clone, Debug)]
-pub struct Acked {
-    /// the unit, placed
-    pub unit: Arc<Unit>,
-    /// the context with which it was compiled
-    pub context: Arc<Context>,
-}
+pub use unit::{Acked, Delta, Unit, UnitId};
 
 /// One thing we own in the kernel: a set, a chain with all its rules, a map element, a virtual server, a listener …
 /// `Display` is what `render` prints.
@@ -194,31 +158,6 @@ pub trait Compile {
     }
 }
 
-/// Simulates a mode's objects on the first packets of connections.
-pub trait Trace: Compile {
-    /// Prepares these objects, all of one family, for many packets.
-    fn tracer<'a>(&self, objects: &'a [Self::Object]) -> Box<dyn Tracer + 'a>;
-
-    /// The texts of these objects' rules, for modes whose rules the kernel can report.
-    fn texts(&self, objects: &[Self::Object]) -> RuleTexts {
-        let _ = objects;
-        RuleTexts::new()
-    }
-}
-
-/// An engine that shows what is in the kernel.
-pub trait Inspector: SyncEngine {
-    /// Reads all objects back, changes nothing, and lets `see` trace packets through them. Those that equal an offered one are described
-    /// in its words.
-    ///
-    /// # Errors
-    /// If they can't be read back.
-    fn trace(&mut self, see: &mut dyn FnMut(&dyn Tracer)) -> Result<(), CommitError>;
-
-    /// The texts of the rules that were offered.
-    fn texts(&self) -> RuleTexts;
-}
-
 /// The state before a change, for [`Compile::place`].
 #[derive(Debug)]
 pub enum Before<'a, O> {
@@ -306,20 +245,6 @@ pub trait SyncEngine: Send {
     fn retire(self: Box<Self>, served: &mut Vec<Served>) -> Result<usize, CommitError>;
 }
 
-// === impl Delta ===
-
-impl Delta {
-    /// The objects that this compiler makes of its units, those of the base first. The order of a pool is the model's: nothing is in force
-    /// before. None without a context.
-    pub fn compiled<C: Compile>(&self, compiler: &C) -> Vec<C::Object> {
-        let mut objects = Vec::new();
-        if let Some(context) = &self.context {
-            self.units.values().flatten().for_each(|unit| compiler.compile(context, unit, &mut objects));
-        }
-        objects
-    }
-}
-
 // === impl Before ===
 
 // Derived, these would ask for the same of the objects.
@@ -330,14 +255,3 @@ impl<O> Clone for Before<'_, O> {
 }
 
 impl<O> Copy for Before<'_, O> {}
-
-// === impl UnitId ===
-
-impl fmt::Display for UnitId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Base => f.write_str("base"),
-            Self::Service(name) => write!(f, "service {name}"),
-        }
-    }
-}

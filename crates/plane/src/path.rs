@@ -1,9 +1,11 @@
-//! The path of a packet through a mode's objects, as `kube-proxy trace` prints it, and the trait of tracers.
+//! The path of a packet through a mode's objects, as `kube-proxy trace` prints it, and the traits of what traces packets.
 
 use std::collections::HashMap;
 use std::fmt::Display;
 
 use ferry_model::{Packet, Verdict};
+
+use crate::{CommitError, Compile, SyncEngine};
 
 /// An object or hook that a packet reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +41,31 @@ pub trait Tracer {
     fn verdict(&self, packet: &Packet) -> Verdict {
         self.trace(packet, &PacketPath::default()).verdict
     }
+}
+
+/// Simulates a mode's objects on the first packets of connections.
+pub trait Trace: Compile {
+    /// Prepares these objects, all of one family, for many packets.
+    fn tracer<'a>(&self, objects: &'a [Self::Object]) -> Box<dyn Tracer + 'a>;
+
+    /// The texts of these objects' rules, for modes whose rules the kernel can report.
+    fn texts(&self, objects: &[Self::Object]) -> RuleTexts {
+        let _ = objects;
+        RuleTexts::new()
+    }
+}
+
+/// An engine that shows what is in the kernel.
+pub trait Inspector: SyncEngine {
+    /// Reads all objects back, changes nothing, and lets `see` trace packets through them. Those that equal an offered one are described
+    /// in its words.
+    ///
+    /// # Errors
+    /// If they can't be read back.
+    fn trace(&mut self, see: &mut dyn FnMut(&dyn Tracer)) -> Result<(), CommitError>;
+
+    /// The texts of the rules that were offered.
+    fn texts(&self) -> RuleTexts;
 }
 
 // === impl PacketPath ===

@@ -8,21 +8,9 @@ use ferry_model::Context;
 
 use super::portions::portions;
 use super::{BatchOf, Engine, Purpose, unverified};
-use crate::attempt::{Change, halves, held_back, owners};
+use crate::attempt::Change;
 use crate::diff::{Remembered, difference};
-use crate::{
-    Acked, Acknowledged, Applied, Before, CommitError, CommitFailure, Compile, Kernel, Object, Outcome, Unit, UnitId,
-};
-
-/// Units without resources one after the other after which the whole kernel counts as short of them.
-const MOST_STARVED: usize = 8;
-
-/// The number of a unit's objects that the kernel doesn't hold as desired.
-fn distance<C: Compile>(compile: &C, context: &Context, unit: &Unit, read_back: &[C::Object]) -> usize {
-    let mut objects = Vec::new();
-    compile.compile(context, unit, &mut objects);
-    objects.iter().filter(|object| read_back.binary_search(object).is_err()).count()
-}
+use crate::{Acked, Acknowledged, Applied, CommitError, CommitFailure, Compile, Kernel, Object, Outcome, UnitId};
 
 impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     pub(super) fn sync_changes(
@@ -139,70 +127,6 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         is_wanted && !is_there && group.iter().all(|change| change.id != UnitId::Base)
     }
 
-    /// Removes units from the group that want a key which a waiting unit still holds: they wait too.
-    pub(super) fn hold_back(&mut self, context: &Context, group: &mut Vec<Change>, now: Instant) {
-        if self.quarantine.is_empty() {
-            return;
-        }
-        let waiting: Vec<(&UnitId, Option<&Acked>)> = self
-            .quarantine
-            .all()
-            .filter(|(id, _)| self.quarantine.waits(id, now))
-            .map(|(id, _)| (id, self.acked.get(id)))
-            .collect();
-        let held = held_back(&self.compile, context, &waiting, group);
-        for (id, holder) in held {
-            let object = format!("what {holder} holds, which the kernel refuses to change");
-            group.retain(|change| change.id != id);
-            self.quarantine.put(id, Arc::new(CommitError::Drifted { object }), now);
-        }
-    }
-
-    /// Applies the order of pools in force to the pending units, or to these of them, in place: they have no other holder, so
-    /// nothing is copied.
-    pub(super) fn place_pending(&mut self, read_back: &[C::Object], only: Option<&BTreeSet<UnitId>>) {
-        if !C::PLACES {
-            return;
-        }
-        for (id, unit) in &mut self.pending {
-            let Some(unit) = unit.as_mut().filter(|_| only.is_none_or(|only| only.contains(id))) else { continue };
-            let before = match self.acked.get(id) {
-                _ if !read_back.is_empty() => Before::Objects(read_back),
-                Some(acked) => Before::Unit(&acked.unit),
-                None => Before::Nothing,
-            };
-            self.compile.place(Arc::make_mut(unit), before);
-        }
-    }
-
-    /// Adopts the kernel's order of pools for all units, or for these, where it is nearer to the actual state: another order is
-    /// equivalent, and no damage. Returns the units as they were before.
-    ///
-    /// Until the rest is committed, the acknowledged state differs from the actual state.
-    pub(super) fn adopt_order(
-        &mut self,
-        read_back: &[C::Object],
-        only: Option<&BTreeSet<UnitId>>,
-    ) -> Vec<(UnitId, Arc<Unit>)> {
-        let mut replaced = Vec::new();
-        if read_back.is_empty() || !C::PLACES {
-            return replaced;
-        }
-        for (id, acked) in &mut self.acked {
-            if only.is_some_and(|only| !only.contains(id)) {
-                continue;
-            }
-            let mut unit = (*acked.unit).clone();
-            self.compile.place(&mut unit, Before::Objects(read_back));
-            let distance = |unit| distance(&self.compile, &acked.context, unit, read_back);
-            if unit != *acked.unit && distance(&unit) < distance(&acked.unit) {
-                replaced.push((id.clone(), std::mem::replace(&mut acked.unit, Arc::new(unit))));
-            }
-        }
-        self.ahead |= !replaced.is_empty();
-        replaced
-    }
-
     /// Commits, unless there is nothing to do.
     pub(super) fn commit(&mut self, batch: &BatchOf<C>, outcome: &mut Outcome) -> Result<(), CommitError> {
         if !batch.is_empty()
@@ -289,55 +213,5 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             before: change.before.as_ref().map(|acked| Arc::clone(&acked.unit)),
             after: change.after.clone(),
         });
-    }
-
-    /// True if some units of the batch may be the cause of a failed commit. An object in use, or memory, may be free at the next
-    /// attempt; if not, or if a unit was rejected before, the group is split as after a refusal that names no object. So an
-    /// object that can't be deleted, or a unit that is too large, blocks no other unit.
-    pub(super) fn blames_units(&self, error: &CommitError, group: &[Change]) -> bool {
-        match error {
-            CommitError::Refused(_) => true,
-            CommitError::Resources(_) => {
-                self.failures > 0 || group.iter().any(|change| self.quarantine.holds(&change.id))
-            }
-            CommitError::Drifted { .. } | CommitError::Busy(_) | CommitError::Unusable(_) => false,
-        }
-    }
-
-    /// Quarantines the units that caused a failed commit; returns the others as groups to try. Fails with the error if the
-    /// kernel as a whole is short of resources.
-    pub(super) fn set_apart(
-        &mut self,
-        context: &Context,
-        mut group: Vec<Change>,
-        batch: &BatchOf<C>,
-        error: CommitError,
-        now: Instant,
-    ) -> Result<Vec<Vec<Change>>, CommitError> {
-        self.starved += usize::from(group.len() == 1 && matches!(error, CommitError::Resources(_)));
-        if self.starved > MOST_STARVED {
-            return Err(error);
-        }
-        let mut refused = match &error {
-            CommitError::Refused(refusals) => owners(&self.compile, context, &group, batch, refusals),
-            CommitError::Resources(_)
-            | CommitError::Busy(_)
-            | CommitError::Drifted { .. }
-            | CommitError::Unusable(_) => BTreeSet::new(),
-        };
-        if refused.is_empty() {
-            let (first, second) = halves(&self.compile, context, group);
-            if !second.is_empty() {
-                return Ok(vec![first, second]);
-            }
-            refused.extend(first.iter().map(|change| change.id.clone()));
-            group = first;
-        }
-        let error = Arc::new(error);
-        for id in &refused {
-            self.quarantine.put(id.clone(), Arc::clone(&error), now);
-        }
-        group.retain(|change| !refused.contains(&change.id));
-        Ok(vec![group])
     }
 }

@@ -12,12 +12,14 @@
 //! Pending work is dropped only when it is acknowledged. After a commit that failed half-way the engine reads back what it
 //! was about before it commits anything else.
 
+mod blame;
 mod candidates;
 mod changes;
 mod conflict;
 mod drift;
 mod full;
 mod owners;
+mod placement;
 mod plan;
 mod portions;
 mod trace;
