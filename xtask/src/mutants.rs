@@ -34,7 +34,20 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
         ],
     ),
     ("ferry-plane-nftables", &["in_use.rs", "kernel.rs", "leftovers.rs", "probe.rs", "read.rs", "refers.rs"]),
-    ("ferry-plane-userspace", &["kernel.rs", "onward.rs", "refers.rs", "relay.rs"]),
+    (
+        "ferry-plane-userspace",
+        &[
+            "bind/interface.rs",
+            "bind/kernel.rs",
+            "bind/listeners.rs",
+            "bind/refers.rs",
+            "bind/routes.rs",
+            "onward.rs",
+            "redirect/kernel.rs",
+            "redirect/refers.rs",
+            "redirect/relay.rs",
+        ],
+    ),
     (
         "ferry-plane-ipvs",
         &[
@@ -323,6 +336,17 @@ mod tests {
         );
         for wrong in ["--crate", "--crate kernel", "--carte model", "--crate api --crate model"] {
             assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn each_excluded_file_exists() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+        for (package, globs) in LEFT_OUT {
+            let source = crates.join(package.trim_start_matches("ferry-")).join("src");
+            for glob in *globs {
+                assert!(source.join(glob.trim_end_matches("/**")).exists(), "{package}: {glob}");
+            }
         }
     }
 

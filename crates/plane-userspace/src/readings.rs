@@ -36,7 +36,7 @@ pub struct Readings {
     relay: Arc<Relay>,
 }
 
-/// The counts of a port of a Service since it is served, both scopes together; only of one that somebody has used.
+/// The counts of a port of a Service since it is served, both scopes together; only of one with connections.
 #[derive(Clone, Debug)]
 pub struct PortReading {
     /// the family
@@ -182,7 +182,7 @@ impl Readings {
         self.relay.totals()
     }
 
-    /// The ports that somebody has used, in order.
+    /// The ports with connections, in order.
     pub fn ports(&self) -> Vec<PortReading> {
         let ports = self.directory.lock();
         let served = ports.served.iter().map(|(key, port)| ((key, false), port.reading(key.0, &key.1)));

@@ -1,10 +1,10 @@
 //! The way `bind`: golden objects of the case folders, the verdict of the objects on each packet against the model's, in random clusters
 //! and after any history, too.
 //!
-//! `FERRY_ACCEPT=1 cargo test -p ferry-plane-userspace --test bind` writes the expected files; review the diff like code.
+//! `FERRY_ACCEPT=1 cargo test -p ferry-plane-userspace --test suite bind::` writes the expected files; review the diff like code.
 
 use ferry_api::object::Family;
-use ferry_conformance::{Mode, cases, clusters, history, shapes, transitions};
+use ferry_conformance::{Mode, cases, clusters, costs, history, shapes, transitions};
 use ferry_plane_userspace::bind::{BindKey, BindObject, Binding, render};
 
 enum ThisWay {}
@@ -67,6 +67,21 @@ fn a_service_leaves_nothing_of_what_it_was() {
 #[test]
 fn any_history_ends_in_the_objects_of_one_full_build() {
     history::any_history_ends_in_the_objects_of_one_full_build::<ThisWay>();
+}
+
+#[test]
+fn a_loss_beside_a_deletion_that_fails_half_way() {
+    history::a_loss_beside_a_deletion_that_fails_half_way::<ThisWay>();
+}
+
+#[test]
+fn a_repair_of_one_key_compiles_few_units() {
+    costs::a_repair_of_one_key_compiles_few_units::<ThisWay>();
+}
+
+#[test]
+fn hints_lead_to_the_units() {
+    costs::hints_lead_to_the_units::<ThisWay>();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tells by its address where a client is, as a detector by range does, and chooses among the endpoints that such a client is led to.
+//! Classifies clients by their address, as a detector by range does, and selects the endpoints of each class.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
