@@ -1,4 +1,4 @@
-//! Why each endpoint of a Service is used or not: the slices and the choices of [`resolve`](crate::resolve()), endpoint by endpoint.
+//! The reason why each endpoint of a Service is used or not: the slices and the choices of [`resolve`](crate::resolve()), endpoint by endpoint.
 
 use ferry_api::object::{Conditions, Family, ObjectName, Protocol};
 

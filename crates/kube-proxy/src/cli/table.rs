@@ -155,7 +155,7 @@ pub const FLAGS: &[Flag] = &[
     flag("pod-bridge-interface", Text, Config, "", "The bridge of local pods, for detect-local-mode BridgeInterface."),
     flag("pod-interface-name-prefix", Text, Config, "", "Prefix of local pods' interfaces, for InterfaceNamePrefix."),
     flag("profiling", Bool, Config, "", "Serve /debug/flags/v and /debug/pprof/ on the metrics port."),
-    flag("proxy-mode", Text, Config, "", "The mode: iptables, the default, ipvs or nftables."),
+    flag("proxy-mode", Text, Config, "", "The mode: iptables, the default, ipvs, nftables or userspace."),
     flag("proxy-mode-fallback", List, Acts, "", "Modes to try, in order, where the mode can't start on this machine."),
     flag("show-hidden-metrics-for-version", Text, Nothing, "", "Show metrics hidden in this version."),
     flag(

@@ -1,4 +1,4 @@
-//! What the proxy runs with, from the configuration.
+//! The inputs of a run (settings, mode, source of objects), from the configuration.
 
 use anyhow::Context as _;
 use ferry_api::wire::address::parse_socket_address;

@@ -503,7 +503,7 @@ fn what_could_harm_the_node_or_lets_nobody_in_is_an_event() {
         said,
         [
             ("AddressNotAllowed", "spec.externalIPs[0]: 127.0.0.1 is a loopback address: not served (1 more like it)"),
-            ("InvalidSourceRange", "spec.loadBalancerSourceRanges[0]: \"everybody\" is no range: it lets nobody in"),
+            ("InvalidSourceRange", "spec.loadBalancerSourceRanges[0]: \"everybody\" is no range: it admits no client"),
             (
                 "AddressNotAllowed",
                 "EndpointSlice web-x: endpoints[].addresses[0]: 127.0.0.1 is a loopback address: not used as an endpoint"

@@ -1,4 +1,4 @@
-//! What the program shows instead of running: the desired state of a source's objects, resolved by the same core as in a run.
+//! Subcommands that print and compare the desired state of a source's objects, resolved by the same core as in a run.
 //!
 //! `objects` reads a source once, `desired` has the core resolve it. `render` prints it as a mode would have it in the kernel; `explain`
 //! says what happens to connections, and why. `plan` compares objects with this machine's kernel, `verify` what

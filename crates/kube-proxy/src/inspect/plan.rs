@@ -1,4 +1,4 @@
-//! Says what a run would change in this machine's kernel now, Service by Service.
+//! Prints what a run would change in this machine's kernel now, Service by Service.
 
 use ferry_api::object::Family;
 use ferry_plane::{Batch, Plan, UnitId};

@@ -1,4 +1,4 @@
-//! What the kernel reports about the packets of a flow, whatever the system.
+//! The kernel's trace events of a flow's packets, in types that exist on every system.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Answers for programs.
+//! The status page's answers as JSON, for programs.
 
 use hyper::StatusCode;
 use serde::Serialize;

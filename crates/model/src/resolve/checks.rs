@@ -66,6 +66,6 @@ pub(super) fn check_addresses(service: &Service, findings: &mut Findings<'_>) {
 pub(super) fn check_source_ranges(service: &Service, findings: &mut Findings<'_>) {
     for (index, text) in unreadable(service) {
         let field = Field::at("spec.loadBalancerSourceRanges", index, "");
-        findings.add(field, Cause::SourceRange, &format_args!("{text:?} is no range: it lets nobody in"));
+        findings.add(field, Cause::SourceRange, &format_args!("{text:?} is no range: it admits no client"));
     }
 }

@@ -292,7 +292,7 @@ fn what_is_malformed_costs_itself_only() {
         [
             "spec.externalIPs[0]: \"198.51.100\" is no address: not served",
             "spec.sessionAffinityConfig.clientIP.timeoutSeconds: a memory of 0 seconds: session affinity is off",
-            "spec.loadBalancerSourceRanges[0]: \"all\" is no range: it lets nobody in",
+            "spec.loadBalancerSourceRanges[0]: \"all\" is no range: it admits no client",
             "spec.ports[0].protocol: \"ICMP\" is no known protocol: this port is not served",
             "spec.ports[1].port: \"0\" is no port: this port is not served",
             "spec.ports[2].nodePort: \"99999\" is no port: it is not served as a node port",

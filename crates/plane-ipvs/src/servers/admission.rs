@@ -1,4 +1,4 @@
-//! Whether a virtual server that exists where one is to be created may be taken over. Checked before anything of a batch is
+//! Decides whether a virtual server that exists where one is to be created may be taken over. This is checked before anything of a batch is
 //! written: otherwise the table would list another program's server, which a restart would then take for ours.
 
 use std::collections::HashSet;

@@ -1,5 +1,5 @@
-//! Tells at a start which virtual servers of the kernel are this proxy's, or its predecessor's: all others are other programs'
-//! and never touched.
+//! Determines at a start which virtual servers of the kernel are this proxy's, or its predecessor's: all others are other
+//! programs' and never touched.
 //!
 //! IPVS has no field for an owner. The table of this mode lists each frontend before its servers are created and until they are
 //! deleted. Where it isn't there, since another mode or upstream's proxy ran before, the device decides, which is the last thing

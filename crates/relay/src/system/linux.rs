@@ -1,4 +1,4 @@
-//! Linux.
+//! Socket options, classes of errors, batches of datagrams and limits on Linux.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

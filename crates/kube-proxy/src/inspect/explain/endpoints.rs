@@ -1,4 +1,4 @@
-//! Which endpoints of a port are used, and why each other one isn't.
+//! Lists the endpoints of a port, those that are not used with the reason.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Says what happens to connections, and why: of a Service, of a pod, to an address, or from a client to an address.
+//! Explains the treatment of connections: of a Service, of a pod, to an address, or from a client to an address.
 //!
 //! `question` parses what is asked. `service` explains a Service with its ports and frontends,
 //! `endpoints` the choice among its endpoints, `address` who serves an address and what happens to a connection there, `pod` where a pod

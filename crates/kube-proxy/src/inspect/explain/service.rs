@@ -88,7 +88,7 @@ pub(super) fn in_one_family(
     }
     let context = in_family.context;
     if context.local.is_none() && !context.masquerade_all && !known.view.profile.relays() {
-        answer.problem(format!("pods of this node are not told apart from other clients: {UNDETECTED}"));
+        answer.problem(format!("pods of this node are not distinguished from other clients: {UNDETECTED}"));
     }
     if let Some(check) = state.health_check {
         children.push(Fact::leaf(format!(

@@ -1,4 +1,4 @@
-//! What `enableProfiling` adds: the verbosity of the running log, the CPU profile, and the index of profiles.
+//! The debug endpoints of `enableProfiling`: the verbosity of the running log, the CPU profile, and the index of profiles.
 //!
 //! Profiles of Go's runtime are answered with 501.
 

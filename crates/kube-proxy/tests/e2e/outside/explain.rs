@@ -256,7 +256,7 @@ fn two_services_with_one_address_are_named() {
 fn an_unknown_range_of_pods_is_named() {
     let output = output(SOUND, &["10.244.1.2 -> 10.96.0.10:80"]);
     let begin: Vec<&str> = text(&output.stdout).lines().take(2).collect();
-    assert!(begin[0].starts_with("problem: pods of this node are not told apart from other clients"), "{begin:?}");
+    assert!(begin[0].starts_with("problem: pods of this node are not distinguished from other clients"), "{begin:?}");
     assert!(begin[0].contains("clusterCIDR") && begin[0].contains("detectLocalMode"), "{begin:?}");
 }
 

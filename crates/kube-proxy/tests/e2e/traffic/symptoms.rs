@@ -128,6 +128,6 @@ fn what_a_client_sees_is_explained_by_the_first_lines() {
     assert!(!usual.is_empty() && usual.iter().all(|address| is_node_address(*address)), "{usual:?}");
     stage.reset(&Config { cluster_cidr: None, ..Config::default() }, &manifests());
     assert_eq!(seen(), BTreeSet::from([Place::Client.address(Family::V4)]));
-    let cause = "pods of this node are not told apart from other clients: set clusterCIDR";
+    let cause = "pods of this node are not distinguished from other clients: set clusterCIDR";
     assert_named(&stage, (Place::Client, sound), "no connection to a cluster IP is masqueraded", cause);
 }
