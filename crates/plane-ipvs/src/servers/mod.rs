@@ -323,20 +323,21 @@ impl ServersKernel {
         let before = processor_time();
         let count = Looks::count(self.own.len());
         let own = |(id, own): (&ServerId, &Own)| (*id, own.settings, own.endpoints);
-        let some: Vec<_> = self.own.range(self.looks.rest()).take(count).map(own).collect();
-        let (mut changed, mut last) = (Vec::new(), None);
+        // From the end of the list on to its beginning: the round has no look without a server.
+        let round = self.own.range(self.looks.rest()).chain(&self.own);
+        let some: Vec<_> = round.take(count).map(own).collect();
+        let mut changed = Vec::new();
         for (id, settings, endpoints) in some {
             let destinations = self.destinations(id)?;
             let found = virtual_server(Settings { altered: false, ..settings }, &destinations);
             if digest(&found) != endpoints || found.settings.altered {
                 changed.push(IpvsKey::Server(id));
             }
-            last = Some(id);
+            self.looks.reached(id);
             if processor_time().saturating_sub(before) > Looks::budget() {
                 break;
             }
         }
-        self.looks.reached(last);
         Ok(changed)
     }
 }

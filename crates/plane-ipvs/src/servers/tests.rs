@@ -1,6 +1,6 @@
 //! Virtual servers over an IPVS in memory, which fails on demand and has servers of other programs.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use ferry_api::object::Protocol;
@@ -16,6 +16,8 @@ use crate::element::{ElementKey, Value};
 use crate::server::{Listed, Weighted};
 
 const EINTR: i32 = 4;
+/// The time within which the destinations of all servers are read.
+const ROUND: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 struct State {
@@ -338,4 +340,28 @@ fn traces_count_only_until_the_table_is_there() {
     assert!(kernel.traces.is_some(), "it isn't written yet");
     kernel.admit(&creates([server(vip(1), &[1])])).unwrap();
     assert!(kernel.traces.is_none());
+}
+
+#[test]
+fn damage_to_destinations_is_found_within_a_minute() {
+    for count in [1_u16, 33, 34, 1000] {
+        let memory = Memory::default();
+        let mut kernel = memory.kernel();
+        kernel.commit(&creates((0..count).map(|number| server(node_port(30_000 + number), &[1])))).unwrap();
+        let mut now = kernel.wake(Instant::now()).unwrap();
+        // Somewhere in a round.
+        for _ in 0..7 {
+            assert_eq!(kernel.tend(now).unwrap(), Drift::default());
+            now = kernel.wake(now).unwrap();
+        }
+        memory.state().servers.values_mut().for_each(|found| found.destinations.clear());
+        let (mut reported, damaged) = (BTreeSet::new(), now);
+        while now <= damaged + ROUND {
+            if let Some(Extent::Keys(keys)) = kernel.tend(now).unwrap().by_others {
+                reported.extend(keys);
+            }
+            now = kernel.wake(now).unwrap();
+        }
+        assert_eq!(reported.len(), usize::from(count));
+    }
 }

@@ -13,8 +13,8 @@ use ferry_lab::{Checks, Family, Host, Manifests, Place, Proxy, Service, Source, 
 
 use crate::support::{LIMIT, Statistics, counted, folder, run_to_end, server, servers, settled, stage};
 
-/// The time within which a deleted virtual server is back: two seconds. Where a look takes longer than 2 ms, as in emulated machines,
-/// looks are up to a minute apart.
+/// The time within which a deleted virtual server is back: two seconds. Where a look takes longer than 18 ms, as in busy emulated
+/// machines, looks are further apart.
 const NOTICED: Duration = Duration::from_secs(12);
 /// Time limit of what is tried again with growing pauses.
 const RETRIED: Duration = Duration::from_secs(30);
