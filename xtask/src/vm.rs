@@ -79,7 +79,7 @@ const END_TO_END: &[Test] = &[
     Test::new(
         "crates/kube-proxy",
         "ipvs",
-        "--include-ignored faults:: grace:: limits:: modules::a_scheduler_that modules::without_ipvs privileges:: render:: settings:: \
+        "--include-ignored faults:: forward:: grace:: limits:: modules::a_scheduler_that modules::without_ipvs privileges:: render:: settings:: \
          side_effects:: tutorial:: verify::",
     ),
     Test::new(

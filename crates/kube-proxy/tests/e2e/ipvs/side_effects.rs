@@ -11,7 +11,7 @@ use ferry_lab::stage::{slowly, until};
 use ferry_lab::{Checks, Family, Lab, Manifests, Outcome, Place, Protocol, Service, Source, Tally};
 
 use crate::grace::Talk;
-use crate::support::{LIMIT, servers, stage};
+use crate::support::{LIMIT, ipvs, servers, stage, stage_with};
 use crate::tutorial::answers_ping;
 
 /// A port of the host, at all its addresses.
@@ -281,4 +281,30 @@ fn a_node_address_is_not_taken_over() {
     checks.that(addresses("vcli") == own, || addresses("vcli"));
     let left: Vec<_> = servers(node).into_iter().filter(|server| server.name.contains("203.0.113.1:80")).collect();
     checks.that(left.is_empty(), || format!("{left:?}"));
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in emulated machines"]
+fn a_service_address_answers_pings_only_with_an_endpoint_if_so_configured() {
+    let option = "---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nipvsPingOnlyWithEndpoints: true";
+    // Of two Services one has an endpoint.
+    let manifests = |first: bool| {
+        let (served, empty) = if first { (23, 24) } else { (24, 23) };
+        let name = |number| if number == 23 { "first" } else { "second" };
+        Manifests::new()
+            .with(Service::new(name(served), served), &[Place::PodA])
+            .without_endpoints(Service::new(name(empty), empty))
+    };
+    let mut stage = stage_with(&ipvs(option), &manifests(true));
+    for first in [true, false] {
+        stage.set(&manifests(first));
+        for family in Family::ALL {
+            for from in FROM {
+                for (number, answers) in [(23, first), (24, !first)] {
+                    let to = at_cluster_ip(family, number).ip();
+                    assert_eq!(answers_ping(stage.lab.host(from), to), answers, "{from:?} {to}");
+                }
+            }
+        }
+    }
 }
