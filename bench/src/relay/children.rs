@@ -91,7 +91,7 @@ pub(crate) fn relay_process(address: &str) -> anyhow::Result<()> {
     let listeners = [(ECHO, Protocol::Tcp), (SINK, Protocol::Tcp), (ECHO, Protocol::Udp)];
     for (id, (number, protocol)) in (0..).zip(listeners) {
         let balancer = Arc::new(Balancer::new(None, DEFAULT_PENALTY));
-        relay.replace_endpoints(&balancer, &[SocketAddr::new(ENDPOINT.parse()?, number)]);
+        relay.replace_endpoints(&balancer, &[SocketAddr::new(ENDPOINT.parse()?, number)], []);
         let port = Arc::new(Port::new(format!("{number}"), balancer, usize::MAX));
         let bind = Bind::Address { address: SocketAddr::new(address.parse()?, number), reuse_port: false };
         let state = relay.add(ListenerId(id), Listener { protocol, bind, port });

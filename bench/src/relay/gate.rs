@@ -79,7 +79,7 @@ pub(crate) fn process(shape: &str, services: &str) -> anyhow::Result<()> {
     let endpoint = SocketAddr::new(ENDPOINT.parse()?, ECHO);
     let ports = (0..services).map(|index| {
         let balancer = Arc::new(Balancer::new(None, DEFAULT_PENALTY));
-        relay.replace_endpoints(&balancer, &[endpoint]);
+        relay.replace_endpoints(&balancer, &[endpoint], []);
         (address(index), Arc::new(Port::new(address(index).to_string(), balancer, usize::MAX)))
     });
     let ports: Vec<_> = ports.collect();

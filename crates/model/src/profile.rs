@@ -41,7 +41,7 @@ pub struct Profile {
     /// connections are balanced by a [`Scheduler`](crate::Scheduler) with weights, which a Service's annotations choose (ipvs)
     pub balances: bool,
     /// an established TCP connection ends some time after its endpoint has left the slices: so the state of a TCP port names the
-    /// endpoints that are listed and in neither pool (ipvs)
+    /// endpoints that are listed and in neither pool (ipvs, userspace)
     pub ends_connections: bool,
     /// the proxy listens at each address and port that a Service is served at, and has no rules: what nobody listens at is refused by
     /// the kernel, and a client that its listener doesn't serve gets a reset, or with UDP no answer. It sees a client's address and
@@ -132,7 +132,7 @@ impl Profile {
         binds_addresses: false,
         drops_unassigned_cluster_ips: true,
         balances: false,
-        ends_connections: false,
+        ends_connections: true,
         listens: false,
         reply_owner: ReplyOwner::Proxy,
     };

@@ -43,20 +43,23 @@ impl Balancers {
             Balanced { spec: spec.clone(), balancer }
         });
         known.balancer.set_affinity(affinity);
-        let addresses: Vec<SocketAddr> =
-            spec.pool.iter().map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port)).collect();
-        shared.relay.replace_endpoints(&known.balancer, &addresses);
         known.spec = spec.clone();
+        known.choose_in(shared);
         &known.balancer
     }
 
-    /// Connections of a scope that goes stay while the other one serves: their endpoints do. The last one's have the grace of a
+    /// Connections of a scope that goes stay while their endpoints are those of the other one. The last one's have the grace of a
     /// removed endpoint.
     pub(crate) fn close(&mut self, id: &PortId) {
         let Some(closed) = self.of_ports.remove(id) else { return };
         self.shared.directory.remove_balancer(self.family, id);
-        if !self.of_ports.contains_key(&PortId { scope: other(id.scope), ..id.clone() }) {
-            self.shared.relay.replace_endpoints(&closed.balancer, &[]);
+        match self.of_ports.get(&PortId { scope: other(id.scope), ..id.clone() }) {
+            Some(left) => {
+                left.balancer.adopt(&closed.balancer);
+                // Some of the endpoints may have left the slices with this change.
+                left.choose_in(&self.shared);
+            }
+            None => self.shared.relay.replace_endpoints(&closed.balancer, &[], []),
         }
     }
 
@@ -73,5 +76,16 @@ impl Balancers {
 impl Drop for Balancers {
     fn drop(&mut self) {
         self.of_ports.keys().for_each(|id| self.shared.directory.remove_balancer(self.family, id));
+    }
+}
+
+// === impl Balanced ===
+
+impl Balanced {
+    /// Has the balancer choose among the endpoints of the specification.
+    fn choose_in(&self, shared: &SharedRelay) {
+        let addresses: Vec<SocketAddr> =
+            self.spec.pool.iter().map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port)).collect();
+        shared.relay.replace_endpoints(&self.balancer, &addresses, self.spec.kept());
     }
 }

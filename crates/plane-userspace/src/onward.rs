@@ -88,7 +88,7 @@ fn add(relay: &Relay, id: ListenerId, family: Family, name: SocketName, socket: 
 /// A port that leads to this destination.
 fn to(destination: SocketAddr) -> Arc<Port> {
     let balancer = Balancer::new(None, DEFAULT_PENALTY);
-    balancer.replace(&[destination]);
+    balancer.replace(&[destination], []);
     Arc::new(Port::new(format!("onward to {destination}"), Arc::new(balancer), LIMIT))
 }
 

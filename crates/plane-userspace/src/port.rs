@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ferry_api::object::{ObjectName, Protocol};
-use ferry_model::{Endpoint, Scope};
+use ferry_model::{Endpoint, Pool, PortState, Scope};
 
 /// The scopes of endpoints.
 pub(crate) const SCOPES: [Scope; 2] = [Scope::Cluster, Scope::Local];
@@ -31,6 +31,9 @@ pub struct PortSpec {
     pub affinity_seconds: Option<NonZeroU32>,
     /// the endpoints
     pub pool: Arc<[Endpoint]>,
+    /// those that are chosen no more, or for other clients only, and keep their connections: they are in the slices. The pool of the other
+    /// scope, and those in neither
+    pub kept: [Arc<[Endpoint]>; 2],
 }
 
 // === impl PortId ===
@@ -61,12 +64,41 @@ pub(crate) const fn other(scope: Scope) -> Scope {
 
 // === impl PortSpec ===
 
+impl PortSpec {
+    /// Of a service port with the endpoints of a scope.
+    pub(crate) fn new(state: &PortState, scope: Scope) -> Self {
+        let pool = |pool: &Pool| Arc::clone(&pool.0);
+        Self {
+            affinity_seconds: state.affinity.map(|affinity| affinity.timeout_seconds),
+            pool: pool(state.pool(scope)),
+            kept: [pool(state.pool(other(scope))), pool(&state.lingering)],
+        }
+    }
+
+    /// The addresses of the endpoints that keep their connections.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = SocketAddr> {
+        self.kept.iter().flat_map(|pool| pool.iter()).map(address)
+    }
+}
+
+fn address(endpoint: &Endpoint) -> SocketAddr {
+    SocketAddr::new(endpoint.address, endpoint.port)
+}
+
 impl fmt::Display for PortSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(seconds) = self.affinity_seconds {
             write!(f, " affinity {seconds}s")?;
         }
-        let address = |endpoint: &Endpoint| SocketAddr::new(endpoint.address, endpoint.port);
-        self.pool.iter().try_for_each(|endpoint| write!(f, " {}", address(endpoint)))
+        self.pool.iter().try_for_each(|endpoint| write!(f, " {}", address(endpoint)))?;
+        let mut kept: Vec<SocketAddr> =
+            self.kept().filter(|at| !self.pool.iter().any(|own| address(own) == *at)).collect();
+        kept.sort_unstable();
+        kept.dedup();
+        if kept.is_empty() {
+            return Ok(());
+        }
+        f.write_str(" keeps")?;
+        kept.iter().try_for_each(|at| write!(f, " {at}"))
     }
 }

@@ -17,6 +17,8 @@ pub struct Endpoint {
     /// Until when it stands behind the others, in milliseconds since `created`.
     behind_until: AtomicU64,
     removed: AtomicBool,
+    /// It was removed and keeps its connections: it is not gone.
+    lingering: AtomicBool,
     /// How often it was removed: an end that was put off counts for one of the times only.
     removals: AtomicU64,
     cut: AtomicBool,
@@ -34,6 +36,7 @@ impl Endpoint {
             created: Instant::now(),
             behind_until: AtomicU64::new(0),
             removed: AtomicBool::new(false),
+            lingering: AtomicBool::new(false),
             removals: AtomicU64::new(0),
             cut: AtomicBool::new(false),
             cut_signal: Notify::new(),
@@ -50,14 +53,29 @@ impl Endpoint {
         &self.counters
     }
 
-    /// True once the port doesn't have it any more: it gets no new connection, and no further datagram of a client.
+    /// True once the port doesn't choose it any more: it gets no new connection or association.
     pub fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)
     }
 
-    /// Marks the endpoint as removed; its connections live on.
+    /// True if it was removed and [set aside](Self::set_aside).
+    pub fn lingers(&self) -> bool {
+        self.lingering.load(Ordering::Acquire)
+    }
+
+    /// Marks the endpoint as removed and gone: clients with an association get another endpoint, its connections live on.
     pub fn remove(&self) {
+        self.leave(false);
+    }
+
+    /// Marks the endpoint as removed, but not gone: its connections and associations stay, and an end that was put off does not come.
+    pub fn set_aside(&self) {
+        self.leave(true);
+    }
+
+    fn leave(&self, lingers: bool) {
         self.removals.fetch_add(1, Ordering::Relaxed);
+        self.lingering.store(lingers, Ordering::Release);
         self.removed.store(true, Ordering::Release);
     }
 
@@ -67,6 +85,7 @@ impl Endpoint {
             return false;
         }
         self.removed.store(false, Ordering::Release);
+        self.lingering.store(false, Ordering::Release);
         true
     }
 

@@ -188,10 +188,15 @@ impl Relay {
             .collect()
     }
 
-    /// Replaces the endpoints of a port's balancer. From now on no connection is made to those that are gone; their established
-    /// ones are treated as [`Config::removal`] says.
-    pub fn replace_endpoints(&self, balancer: &Balancer, addresses: &[SocketAddr]) {
-        let removed = balancer.replace(addresses);
+    /// Replaces the endpoints of a port's balancer. From now on no connection is made to others. The established ones of those that are
+    /// `kept` stay as they are, all others are treated as [`Config::removal`] says.
+    pub fn replace_endpoints(
+        &self,
+        balancer: &Balancer,
+        addresses: &[SocketAddr],
+        kept: impl IntoIterator<Item = SocketAddr>,
+    ) {
+        let removed = balancer.replace(addresses, kept);
         match self.config.removal {
             Removal::Keep => {}
             Removal::Grace(time) => self.cut_after(removed, time),

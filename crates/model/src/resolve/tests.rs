@@ -372,6 +372,8 @@ fn endpoints_that_still_serve_linger_for_flows() {
         (&Profile::NFTABLES, Protocol::Tcp, &pool(&[])),
         (&Profile::IPTABLES, Protocol::Tcp, &pool(&[])),
         (&Profile::IPVS, Protocol::Tcp, &listed),
+        (&Profile::USERSPACE, Protocol::Tcp, &listed),
+        (&Profile::USERSPACE_BIND, Protocol::Udp, &serving),
         (&Profile::NFTABLES, Protocol::Udp, &serving),
         (&Profile::IPVS, Protocol::Udp, &serving),
         (&Profile::IPVS, Protocol::Sctp, &serving),

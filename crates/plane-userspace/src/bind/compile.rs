@@ -74,9 +74,8 @@ impl Binding {
         let (FrontendAddr::Vip(_, number) | FrontendAddr::NodePort(number)) = frontend.at;
         let serves = Serves { port: port.clone(), scopes: by_origin(frontend.treatment), sources: sources(frontend) };
         for id in serves.ports() {
-            let affinity_seconds = state.affinity.map(|affinity| affinity.timeout_seconds);
-            let pool = Arc::clone(&state.pool(id.scope).0);
-            out.push(BindObject::Port(id, PortSpec { affinity_seconds, pool }));
+            let spec = PortSpec::new(state, id.scope);
+            out.push(BindObject::Port(id, spec));
         }
         for address in addresses {
             let place = Place { protocol: state.protocol, address, port: number };

@@ -182,9 +182,8 @@ impl PortWriter<'_> {
                 out.push(UserspaceObject::Table(base::listens(&door)));
                 out.push(UserspaceObject::Listener(door));
             }
-            let pool = Arc::clone(&state.pool(id.scope).0);
-            let affinity_seconds = state.affinity.map(|affinity| affinity.timeout_seconds);
-            out.push(UserspaceObject::Port(id, PortSpec { affinity_seconds, pool }));
+            let spec = PortSpec::new(state, id.scope);
+            out.push(UserspaceObject::Port(id, spec));
         }
     }
 }

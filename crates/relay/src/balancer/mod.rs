@@ -23,7 +23,7 @@ pub const DEFAULT_PENALTY: Duration = Duration::from_secs(10);
 pub struct Balancer {
     endpoints: RwLock<Arc<[Arc<Endpoint>]>>,
     /// Endpoints that were removed, while connections hold them: one that comes back is the same.
-    gone: Mutex<HashMap<SocketAddr, Weak<Endpoint>>>,
+    removed: Mutex<Vec<Weak<Endpoint>>>,
     next: AtomicUsize,
     affinity: RwLock<Option<(Duration, Arc<AffinityMap>)>>,
     penalty: Duration,
@@ -37,7 +37,7 @@ impl Balancer {
     pub fn new(affinity: Option<Duration>, penalty: Duration) -> Self {
         Self {
             endpoints: RwLock::new(Arc::new([])),
-            gone: Mutex::default(),
+            removed: Mutex::default(),
             next: AtomicUsize::new(0),
             affinity: RwLock::new(affinity.map(|timeout| (timeout, Arc::new(AffinityMap::new(timeout))))),
             penalty,
@@ -62,9 +62,18 @@ impl Balancer {
         Arc::clone(&self.endpoints.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the endpoints; one whose address stays keeps its counters and connections. Those that are gone are marked as
-    /// removed and returned: what becomes of their connections is the caller's decision.
-    pub fn replace(&self, addresses: &[SocketAddr]) -> Vec<Arc<Endpoint>> {
+    /// The endpoints in their order, and behind them those that were removed and that connections still hold.
+    pub fn known(&self) -> Vec<Arc<Endpoint>> {
+        let mut known = self.endpoints().to_vec();
+        let removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        known.extend(removed.iter().filter_map(Weak::upgrade));
+        known
+    }
+
+    /// Replaces the endpoints; one whose address stays keeps its counters and connections. Of those that are not among them any more,
+    /// the ones that are `kept` [linger](Endpoint::set_aside). The others, and those that have lingered until now and are not kept any
+    /// longer, are gone and returned: what becomes of their connections is the caller's decision.
+    pub fn replace(&self, addresses: &[SocketAddr], kept: impl IntoIterator<Item = SocketAddr>) -> Vec<Arc<Endpoint>> {
         let mut current = self.endpoints.write().unwrap_or_else(PoisonError::into_inner);
         let mut before: HashMap<SocketAddr, Arc<Endpoint>> =
             current.iter().map(|endpoint| (endpoint.address(), Arc::clone(endpoint))).collect();
@@ -77,20 +86,56 @@ impl Balancer {
             }
         }
         *current = after.into();
-        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-        gone.retain(|_, endpoint| endpoint.strong_count() > 0);
-        for (address, endpoint) in &before {
-            endpoint.remove();
-            gone.insert(*address, Arc::downgrade(endpoint));
+        present.extend(kept);
+        self.leave(before.into_values().collect(), &present)
+    }
+
+    /// Records endpoints that are not chosen any more. `listed` are the addresses of all whose connections stay. Returns those that are
+    /// gone, of these and of the ones recorded before.
+    fn leave(&self, left: Vec<Arc<Endpoint>>, listed: &HashSet<SocketAddr>) -> Vec<Arc<Endpoint>> {
+        let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = Vec::new();
+        removed.retain(|endpoint| {
+            let Some(endpoint) = endpoint.upgrade() else { return false };
+            match (endpoint.lingers(), listed.contains(&endpoint.address())) {
+                (true, false) => {
+                    endpoint.remove();
+                    gone.push(endpoint);
+                }
+                (false, true) => endpoint.set_aside(),
+                (true, true) | (false, false) => {}
+            }
+            true
+        });
+        for endpoint in left {
+            removed.push(Arc::downgrade(&endpoint));
+            if listed.contains(&endpoint.address()) {
+                endpoint.set_aside();
+            } else {
+                endpoint.remove();
+                gone.push(endpoint);
+            }
         }
-        drop(gone);
-        before.into_values().collect()
+        gone
+    }
+
+    /// Takes over the endpoints of a balancer that chooses no more, so that their connections end when they have left this one's, too.
+    pub fn adopt(&self, closed: &Self) {
+        let endpoints =
+            std::mem::replace(&mut *closed.endpoints.write().unwrap_or_else(PoisonError::into_inner), Arc::new([]));
+        let mut adopted = std::mem::take(&mut *closed.removed.lock().unwrap_or_else(PoisonError::into_inner));
+        endpoints.iter().for_each(|endpoint| endpoint.set_aside());
+        adopted.extend(endpoints.iter().map(Arc::downgrade));
+        self.removed.lock().unwrap_or_else(PoisonError::into_inner).append(&mut adopted);
     }
 
     /// The endpoint of this address that was removed, if connections still hold it.
     fn come_back(&self, address: SocketAddr) -> Option<Arc<Endpoint>> {
-        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner).remove(&address)?;
-        gone.upgrade().filter(|endpoint| endpoint.restore())
+        let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it =
+            |endpoint: &Weak<Endpoint>| endpoint.upgrade().is_some_and(|endpoint| endpoint.address() == address);
+        let position = removed.iter().position(is_it)?;
+        removed.swap_remove(position).upgrade().filter(|endpoint| endpoint.restore())
     }
 }
 

@@ -11,7 +11,7 @@ fn address(port: u16) -> SocketAddr {
 
 fn balancer(affinity: Option<Duration>, ports: &[u16]) -> Balancer {
     let balancer = Balancer::new(affinity, 10 * SECOND);
-    assert!(balancer.replace(&ports.iter().copied().map(address).collect::<Vec<_>>()).is_empty());
+    assert!(balancer.replace(&ports.iter().copied().map(address).collect::<Vec<_>>(), []).is_empty());
     balancer
 }
 
@@ -80,7 +80,7 @@ fn affinity_ends_with_the_endpoint_and_with_a_failure() {
         2,
         "the first one serves again, but the client has another"
     );
-    let removed = balancer.replace(&[address(1)]);
+    let removed = balancer.replace(&[address(1)], []);
     assert_eq!(removed.len(), 1);
     assert!(removed[0].is_removed());
     assert_eq!(connect(&balancer, CLIENT, now + 50 * SECOND), 1);
@@ -94,7 +94,7 @@ proptest! {
         for ports in &history {
             let before = balancer.endpoints();
             let addresses: Vec<_> = ports.iter().copied().map(address).collect();
-            let removed = balancer.replace(&addresses);
+            let removed = balancer.replace(&addresses, []);
             let after = balancer.endpoints();
             let mut unique = Vec::new();
             for address in addresses {
@@ -117,21 +117,21 @@ proptest! {
 fn an_endpoint_that_comes_back_is_the_same_and_is_not_cut() {
     let balancer = Balancer::new(None, DEFAULT_PENALTY);
     let at: SocketAddr = ([192, 0, 2, 1], 80).into();
-    balancer.replace(&[at]);
+    balancer.replace(&[at], []);
     let held = Arc::clone(&balancer.endpoints()[0]);
-    balancer.replace(&[]);
+    balancer.replace(&[], []);
     let removals = held.removals();
     assert!(held.is_removed());
-    balancer.replace(&[at]);
+    balancer.replace(&[at], []);
     assert!(Arc::ptr_eq(&held, &balancer.endpoints()[0]) && !held.is_removed());
     held.cut_if_gone_since(removals);
-    balancer.replace(&[]);
+    balancer.replace(&[], []);
     held.cut_if_gone_since(removals);
-    balancer.replace(&[at]);
+    balancer.replace(&[at], []);
     assert!(Arc::ptr_eq(&held, &balancer.endpoints()[0]), "each put-off end is about one removal");
-    balancer.replace(&[]);
+    balancer.replace(&[], []);
     held.cut_if_gone_since(held.removals());
-    balancer.replace(&[at]);
+    balancer.replace(&[at], []);
     assert!(!Arc::ptr_eq(&held, &balancer.endpoints()[0]), "one that was cut is gone");
 }
 
@@ -139,7 +139,7 @@ fn an_endpoint_that_comes_back_is_the_same_and_is_not_cut() {
 fn another_timeout_of_affinity_begins_anew_and_the_same_one_does_not() {
     let (balancer, client, now) =
         (Balancer::new(Some(Duration::from_secs(60)), DEFAULT_PENALTY), [10, 0, 0, 1].into(), Instant::now());
-    balancer.replace(&[([192, 0, 2, 1], 80).into(), ([192, 0, 2, 2], 80).into()]);
+    balancer.replace(&[([192, 0, 2, 1], 80).into(), ([192, 0, 2, 2], 80).into()], []);
     let second = Arc::clone(&balancer.endpoints()[1]);
     balancer.connected(client, &second, now);
     let first = |balancer: &Balancer| Arc::clone(balancer.choose(client, now).endpoints().next().unwrap());
@@ -147,4 +147,37 @@ fn another_timeout_of_affinity_begins_anew_and_the_same_one_does_not() {
     assert!(Arc::ptr_eq(&first(&balancer), &second) && Arc::ptr_eq(&first(&balancer), &second));
     balancer.set_affinity(None);
     assert!(!Arc::ptr_eq(&first(&balancer), &first(&balancer)), "turns again");
+}
+
+#[test]
+fn endpoints_that_are_kept_linger_until_they_are_not() {
+    let balancer = Balancer::new(None, DEFAULT_PENALTY);
+    balancer.replace(&[address(1), address(2)], []);
+    let held = balancer.endpoints();
+    let [first, second] = [&held[0], &held[1]];
+    assert!(balancer.replace(&[], [address(1), address(2)]).is_empty(), "both linger");
+    assert!(first.is_removed() && first.lingers() && second.lingers());
+    assert!(balancer.choose(CLIENT, Instant::now()).is_empty());
+    let gone = balancer.replace(&[], [address(2)]);
+    assert!(gone.len() == 1 && Arc::ptr_eq(&gone[0], first) && !first.lingers());
+    // Listed again before its put-off end: this doesn't come.
+    let removals = first.removals();
+    assert!(balancer.replace(&[], [address(1), address(2)]).is_empty());
+    first.cut_if_gone_since(removals);
+    balancer.replace(&[address(1)], [address(2)]);
+    assert!(Arc::ptr_eq(first, &balancer.endpoints()[0]) && !first.is_removed() && !first.lingers());
+}
+
+#[test]
+fn endpoints_of_a_closed_balancer_end_with_those_of_the_one_that_is_left() {
+    let (closed, left) = (Balancer::new(None, DEFAULT_PENALTY), Balancer::new(None, DEFAULT_PENALTY));
+    closed.replace(&[address(1), address(2)], []);
+    let held = closed.endpoints();
+    closed.replace(&[address(2)], [address(1)]);
+    left.replace(&[address(1), address(2)], []);
+    left.adopt(&closed);
+    assert!(held.iter().all(|endpoint| endpoint.lingers()) && closed.endpoints().is_empty());
+    let mut gone = left.replace(&[address(2)], []);
+    gone.retain(|endpoint| Arc::ptr_eq(endpoint, &held[0]));
+    assert!(gone.len() == 1 && held[1].lingers());
 }

@@ -85,9 +85,9 @@ impl Association {
         &self.socket
     }
 
-    /// False if the client is to get a new association: its endpoint was removed, or the listener serves another port.
+    /// False if the client is to get a new association: its endpoint is gone, or the listener serves another port.
     pub(super) fn serves(&self, port: &Arc<Port>) -> bool {
-        !self.endpoint.is_removed() && Arc::ptr_eq(self.permit.port(), port)
+        (!self.endpoint.is_removed() || self.endpoint.lingers()) && Arc::ptr_eq(self.permit.port(), port)
     }
 
     /// Ends the association.

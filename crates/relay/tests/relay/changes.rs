@@ -19,7 +19,7 @@ fn a_removed_endpoint_gets_no_new_connection_and_keeps_its_old_ones() {
         let (mut old, name) = greeted(address).unwrap();
         assert_eq!(name, b'a');
         let removed = Arc::clone(&balancer.endpoints()[0]);
-        relay.replace_endpoints(&balancer, &[second.address]);
+        relay.replace_endpoints(&balancer, &[second.address], []);
         for _ in 0..3 {
             assert_eq!(greeted(address).unwrap().1, b'b');
         }
@@ -39,7 +39,7 @@ fn connections_of_a_removed_endpoint_are_reset_at_once_or_after_a_grace() {
             let relay = Running::new(Config { removal, ..config() });
             let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
             let (mut old, _) = greeted(address).unwrap();
-            relay.replace_endpoints(&balancer, &[second.address]);
+            relay.replace_endpoints(&balancer, &[second.address], []);
             let (mut new, _) = greeted(address).unwrap();
             if lives_on {
                 converses(&mut old).unwrap();
@@ -47,6 +47,22 @@ fn connections_of_a_removed_endpoint_are_reset_at_once_or_after_a_grace() {
             assert!(is_reset(&mut old));
             converses(&mut new).unwrap();
         }
+    });
+}
+
+#[test]
+fn connections_of_an_endpoint_that_is_kept_stay_until_it_is_gone() {
+    isolated(|| {
+        let (first, second) = (Echo::new(b'a'), Echo::new(b'b'));
+        let (balancer, port) = port(&[first.address]);
+        let relay = Running::new(Config { removal: Removal::Cut, ..config() });
+        let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
+        let (mut old, _) = greeted(address).unwrap();
+        relay.replace_endpoints(&balancer, &[second.address], [first.address]);
+        assert_eq!(greeted(address).unwrap().1, b'b');
+        converses(&mut old).unwrap();
+        relay.replace_endpoints(&balancer, &[second.address], []);
+        assert!(is_reset(&mut old));
     });
 }
 

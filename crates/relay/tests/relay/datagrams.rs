@@ -176,7 +176,9 @@ fn a_client_of_a_removed_endpoint_gets_another_with_its_next_datagram() {
         let relay = Running::new(patient());
         let client = client(relay.listen(1, Protocol::Udp, LOOPBACK, &port));
         assert_eq!(asks(&client, b"question"), b'a');
-        relay.replace_endpoints(&balancer, &[second.address]);
+        relay.replace_endpoints(&balancer, &[second.address], [first.address]);
+        assert_eq!(asks(&client, b"question"), b'a', "it is kept");
+        relay.replace_endpoints(&balancer, &[second.address], []);
         assert_eq!(asks(&client, b"question"), b'b');
         eventually("the old association has ended", || port.counters().open_associations.value() == 1);
     });
@@ -193,7 +195,7 @@ fn refusals_are_counted_and_nothing_is_answered() {
         let counters = port.counters();
         first.send(b"question").unwrap();
         eventually("refused without an endpoint", || counters.refused_without_endpoint.value() == 1);
-        relay.replace_endpoints(&balancer, &[echo.address]);
+        relay.replace_endpoints(&balancer, &[echo.address], []);
         port.set_sources(Some(SourceRanges::default()));
         first.send(b"question").unwrap();
         eventually("refused outside the ranges", || counters.refused_sources.value() == 1);

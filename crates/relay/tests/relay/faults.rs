@@ -109,7 +109,7 @@ fn without_an_endpoint_or_outside_the_ranges_the_client_is_refused() {
         assert_eq!(port.counters().refused_without_endpoint.value(), 1);
 
         let echo = Echo::new(b'a');
-        relay.replace_endpoints(&balancer, &[echo.address]);
+        relay.replace_endpoints(&balancer, &[echo.address], []);
         port.set_sources(Some(SourceRanges::new(["192.0.2.0/24".parse().unwrap()])));
         assert!(is_refused(address));
         assert_eq!(port.counters().refused_sources.value(), 1);

@@ -75,7 +75,7 @@ impl Drop for Running {
 /// A port with these endpoints.
 pub(crate) fn port(endpoints: &[SocketAddr]) -> (Arc<Balancer>, Arc<Port>) {
     let balancer = Arc::new(Balancer::new(None, Duration::from_secs(60)));
-    assert!(balancer.replace(endpoints).is_empty());
+    assert!(balancer.replace(endpoints, []).is_empty());
     let port = Port::new("test", Arc::<Balancer>::clone(&balancer), 100_000);
     (balancer, Arc::new(port))
 }

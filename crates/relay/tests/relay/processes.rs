@@ -269,8 +269,8 @@ fn no_memory_is_left_of_what_has_ended() {
                     0 => stream.write_all(&[7; 20_000]).unwrap(),
                     1 => rustix::net::connect_unspec(&stream).unwrap(),
                     // The endpoint that fails goes, and comes again as another one.
-                    2 => relay.replace_endpoints(&balancer, &[refusing, echo.address]),
-                    _ => relay.replace_endpoints(&balancer, &[echo.address]),
+                    2 => relay.replace_endpoints(&balancer, &[refusing, echo.address], []),
+                    _ => relay.replace_endpoints(&balancer, &[echo.address], []),
                 }
                 drop(stream);
                 UdpSocket::bind(LOOPBACK).unwrap().send_to(b"question", associations).unwrap();

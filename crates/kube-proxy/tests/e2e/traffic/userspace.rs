@@ -6,7 +6,7 @@ mod bind;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use ferry_lab::objects::{at_cluster_ip, at_node_port};
+use ferry_lab::objects::{Condition, at_cluster_ip, at_node_port};
 use ferry_lab::probe::{Echo, Hammer, Held};
 use ferry_lab::proxy::{Config, NFTABLES, USERSPACE};
 use ferry_lab::stage::{slowly, until, within};
@@ -132,6 +132,41 @@ fn an_established_connection_outlives_its_endpoint_in_the_slices_and_new_ones_go
     let (held, now) = (held.finish(), now.finish());
     assert!(held.exchanges > 0 && !held.broken.is_empty(), "{held:?}");
     assert!(now.exchanges > 0 && now.broken.is_empty(), "{now:?}");
+}
+
+/// Readiness, terminating state or a change of policy is no end: only an endpoint that leaves the slices loses its connections.
+#[test]
+fn connections_of_an_endpoint_that_is_listed_outlive_the_grace_period() {
+    for (way, name) in [("", "userspace-listed"), ("userspaceWay: bind\n", "userspace-listed-bind")] {
+        let (_turn, lab) = (alone(), Lab::new());
+        let _servers = [echo(&lab, Place::PodA), echo(&lab, Place::Far)];
+        let settings = format!("{way}userspaceTerminationGracePeriod: 1s");
+        let mut stage = stage(&lab, name, own(&settings), &held_by(&[Place::PodA]));
+        let to = Family::ALL.map(|family| at_cluster_ip(family, 47));
+        let held = Held::open(lab.host(Place::PodB), &to, 3);
+        let service = Service::new("held", 47);
+        for condition in [Condition::Unready, Condition::Terminating] {
+            let endpoints = service.endpoints(ECHO, &[Place::Far]).and(Place::PodA, condition);
+            stage.set(&Manifests::new().with_endpoints(service.clone(), endpoints));
+            std::thread::sleep(slowly(Duration::from_secs(2)));
+            assert!(!held.is_broken(), "{way}{condition:?}");
+        }
+        for family in Family::ALL {
+            let endpoint = format!("endpoint=\"{}\"", SocketAddr::new(Place::PodA.address(family), ECHO));
+            for direction in ["direction=\"to_endpoints\"", "direction=\"to_clients\""] {
+                let bytes = stage.proxy.metric("kubeproxy_userspace_endpoint_bytes_total", &[&endpoint, direction]);
+                assert!(bytes > 0.0, "{way}{family} {endpoint} {direction}");
+            }
+        }
+        let local = service.clone().internal_local();
+        let endpoints = local.endpoints(ECHO, &[Place::PodA, Place::Far]);
+        stage.set(&Manifests::new().with_endpoints(local, endpoints));
+        std::thread::sleep(slowly(Duration::from_secs(2)));
+        assert!(!held.is_broken(), "{way}policy Local");
+        stage.set(&held_by(&[Place::Far]));
+        until("the end of the grace", slowly(Duration::from_secs(10)), || held.is_broken());
+        held.finish();
+    }
 }
 
 #[test]
