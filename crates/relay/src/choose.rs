@@ -45,6 +45,13 @@ impl Choice {
         }
     }
 
+    /// Takes out the endpoints for which this is false.
+    pub fn retain(&mut self, keep: impl Fn(&Endpoint) -> bool) {
+        for place in &mut self.endpoints {
+            place.take_if(|endpoint| !keep(endpoint));
+        }
+    }
+
     /// True if no further endpoint finds a place.
     pub fn is_full(&self) -> bool {
         self.endpoints.iter().all(Option::is_some)
@@ -69,11 +76,7 @@ impl Choice {
 
     /// Takes an endpoint out.
     pub(crate) fn discard(&mut self, endpoint: &Arc<Endpoint>) {
-        for place in &mut self.endpoints {
-            if place.as_ref().is_some_and(|present| Arc::ptr_eq(present, endpoint)) {
-                *place = None;
-            }
-        }
+        self.retain(|present| !std::ptr::eq(present, &**endpoint));
     }
 }
 

@@ -106,17 +106,28 @@ impl ListenerLayer {
             }
         }
         match state {
-            ListenerState::Open(_) => self.failing.remove(&place),
+            ListenerState::Open(_) => self.is_open(place),
             ListenerState::Failed(error) | ListenerState::Lost(error) if error.is_exhaustion => {
                 return Err(CommitError::Resources(std::io::Error::other(error.text)));
             }
-            ListenerState::Failed(error) | ListenerState::Lost(error) => self.failing.insert(place, error.text),
+            ListenerState::Failed(error) | ListenerState::Lost(error) => self.is_failing(place, error.text),
         }
         Ok(())
     }
 
+    fn is_open(&mut self, place: Place) {
+        self.failing.remove(&place);
+        self.whereabouts.set_open(place, true);
+    }
+
+    fn is_failing(&mut self, place: Place, why: String) {
+        self.failing.insert(place, why);
+        self.whereabouts.set_open(place, false);
+    }
+
     fn close(&mut self, place: Place) {
         self.failing.remove(&place);
+        self.whereabouts.set_open(place, false);
         if let Some(Listening { id, serves }) = self.listeners.remove(&place) {
             self.shared.remove(id);
             self.whereabouts.leave(place.address);
@@ -133,7 +144,7 @@ impl ListenerLayer {
                 let balanced = balancers.get(&PortId { scope, ..serves.port.clone() })?;
                 Some(Arc::clone(&balanced.balancer))
             };
-            let choose = ChooseByOrigin::new(Arc::clone(whereabouts), serves.scopes, balancer);
+            let choose = ChooseByOrigin::new(Arc::clone(whereabouts), serves.port.protocol, serves.scopes, balancer);
             let port = Arc::new(Port::new(name(&serves.port), Arc::new(choose), shared.limit_per_port));
             port.set_sources(serves.sources.as_ref().map(|ranges| SourceRanges::new(ranges.iter().copied())));
             shared.directory.insert_port(family, &identity(serves), &port);
@@ -171,10 +182,12 @@ impl ListenerLayer {
     /// Notes the listeners that have failed since the last look, or are open again.
     fn look(&mut self) {
         let failing = self.shared.relay.failing();
-        for (place, Listening { id, .. }) in &self.listeners {
-            match failing.get(id) {
-                Some(error) => self.failing.insert(*place, error.text.clone()),
-                None => self.failing.remove(place),
+        let listeners: Vec<(Place, ListenerId)> =
+            self.listeners.iter().map(|(place, listening)| (*place, listening.id)).collect();
+        for (place, id) in listeners {
+            match failing.get(&id) {
+                Some(error) => self.is_failing(place, error.text.clone()),
+                None => self.is_open(place),
             }
         }
     }

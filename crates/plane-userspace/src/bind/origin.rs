@@ -1,14 +1,15 @@
 //! Classifies clients by their address, as a detector by range does, and selects the endpoints of each class.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
+use ferry_api::object::Protocol;
 use ferry_model::Scope;
 use ferry_relay::{Balancer, Choice, Choose, Endpoint};
 
-use super::object::{ByOrigin, Origins};
+use super::object::{ByOrigin, Origins, Place};
 
 /// The places of clients, for one family's listeners.
 #[derive(Debug, Default)]
@@ -20,12 +21,15 @@ struct Known {
     /// the addresses at which listeners are, with their number. The kernel takes the address of a Service as the source of the node's own
     /// connections to it
     listening: HashMap<IpAddr, usize>,
+    /// the open listeners: an endpoint there would be this relay itself, which would dial itself until it has no port left
+    open: HashSet<Place>,
 }
 
 /// The choice of one port of the relay: among the endpoints of a scope, which depends on where the client is.
 #[derive(Debug)]
 pub(super) struct ChooseByOrigin {
     whereabouts: Arc<Whereabouts>,
+    protocol: Protocol,
     scopes: ByOrigin,
     cluster: Option<Arc<Balancer>>,
     local: Option<Arc<Balancer>>,
@@ -73,8 +77,27 @@ impl Whereabouts {
         }
     }
 
+    /// Notes that a listener is open, or that it isn't: then the port may be another program's, such as an endpoint in the host's network.
+    pub(super) fn set_open(&self, place: Place, is_open: bool) {
+        let open = &mut self.0.write().unwrap_or_else(PoisonError::into_inner).open;
+        if is_open {
+            open.insert(place);
+        } else {
+            open.remove(&place);
+        }
+    }
+
+    /// Takes this relay's own listeners out.
+    fn exclude_own(&self, protocol: Protocol, choice: &mut Choice) {
+        let open = &self.0.read().unwrap_or_else(PoisonError::into_inner).open;
+        choice.retain(|endpoint| {
+            let at = endpoint.address();
+            !open.contains(&Place { protocol, address: at.ip(), port: at.port() })
+        });
+    }
+
     fn scope(&self, scopes: ByOrigin, client: IpAddr) -> Option<Scope> {
-        let Known { origins, listening } = &*self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let Known { origins, listening, .. } = &*self.0.read().unwrap_or_else(PoisonError::into_inner);
         let is_local = origins.local.binary_search(&client).is_ok() || listening.contains_key(&client);
         origins.scope(scopes, client, is_local)
     }
@@ -86,10 +109,11 @@ impl ChooseByOrigin {
     /// With the balancer of each scope that some client is led to.
     pub(super) fn new(
         whereabouts: Arc<Whereabouts>,
+        protocol: Protocol,
         scopes: ByOrigin,
         balancer: impl Fn(Scope) -> Option<Arc<Balancer>>,
     ) -> Self {
-        Self { whereabouts, scopes, cluster: balancer(Scope::Cluster), local: balancer(Scope::Local) }
+        Self { whereabouts, protocol, scopes, cluster: balancer(Scope::Cluster), local: balancer(Scope::Local) }
     }
 
     fn balancer(&self, client: IpAddr) -> Option<&Arc<Balancer>> {
@@ -102,7 +126,10 @@ impl ChooseByOrigin {
 
 impl Choose for ChooseByOrigin {
     fn choose(&self, client: IpAddr, now: Instant) -> Choice {
-        self.balancer(client).map(|balancer| balancer.choose(client, now)).unwrap_or_default()
+        let Some(balancer) = self.balancer(client) else { return Choice::default() };
+        let mut choice = balancer.choose(client, now);
+        self.whereabouts.exclude_own(self.protocol, &mut choice);
+        choice
     }
 
     fn connected(&self, client: IpAddr, endpoint: &Arc<Endpoint>, now: Instant) {
@@ -135,12 +162,12 @@ mod tests {
         whereabouts.replace(Origins { local, pods: Some("10.244.1.0/24".parse().unwrap()) });
         let balancer = |port| {
             let balancer = Balancer::new(None, Duration::ZERO);
-            balancer.replace(&[([10, 244, 2, 2], port).into()]);
+            balancer.replace(&[([10, 244, 2, 2], port).into()], []);
             Some(Arc::new(balancer))
         };
         let scopes = ByOrigin { pod: Some(Scope::Local), host: Some(Scope::Cluster), other: None };
         let (cluster, local) = (balancer(1), balancer(2));
-        let choose = ChooseByOrigin::new(Arc::clone(&whereabouts), scopes, |scope| match scope {
+        let choose = ChooseByOrigin::new(Arc::clone(&whereabouts), Protocol::Tcp, scopes, |scope| match scope {
             Scope::Cluster => cluster.clone(),
             Scope::Local => local.clone(),
         });
@@ -163,5 +190,28 @@ mod tests {
         }
         whereabouts.leave(address("10.96.0.10"));
         assert_eq!(port("10.96.0.10"), None);
+    }
+
+    #[test]
+    fn the_relay_is_no_endpoint_of_its_own() {
+        let whereabouts = Arc::new(Whereabouts::default());
+        let place = |protocol, address, port| Place { protocol, address, port };
+        let (own, pod) = (address("10.96.0.10"), address("10.244.2.2"));
+        let balancer = Balancer::new(None, Duration::ZERO);
+        balancer.replace(&[(own, 80).into(), (own, 81).into(), (pod, 80).into()], []);
+        let balancer = Arc::new(balancer);
+        let scopes = ByOrigin { pod: None, host: None, other: Some(Scope::Cluster) };
+        let of =
+            |protocol| ChooseByOrigin::new(Arc::clone(&whereabouts), protocol, scopes, |_| Some(Arc::clone(&balancer)));
+        let number = |protocol| {
+            let choice = of(protocol).choose(address("192.0.2.11"), Instant::now());
+            choice.endpoints().count()
+        };
+        whereabouts.set_open(place(Protocol::Tcp, own, 80), true);
+        assert_eq!((number(Protocol::Tcp), number(Protocol::Udp)), (2, 3));
+        whereabouts.set_open(place(Protocol::Tcp, own, 81), true);
+        assert_eq!(number(Protocol::Tcp), 1);
+        whereabouts.set_open(place(Protocol::Tcp, own, 80), false);
+        assert_eq!(number(Protocol::Tcp), 2, "another program may have it");
     }
 }

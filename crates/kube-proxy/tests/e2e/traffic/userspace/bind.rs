@@ -3,12 +3,12 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use ferry_lab::lab::node_addresses;
-use ferry_lab::objects::{at_cluster_ip, at_node_port};
+use ferry_lab::lab::{cluster_ip, node_addresses};
+use ferry_lab::objects::{Condition, at_cluster_ip, at_node_port};
 use ferry_lab::probe::Held;
 use ferry_lab::proxy::{Config, NFTABLES};
 use ferry_lab::stage::{Directory, slowly, until};
-use ferry_lab::{Family, Host, Lab, Manifests, Place, Protocol, Proxy, Service};
+use ferry_lab::{Family, Host, Lab, Manifests, Outcome, Place, Protocol, Proxy, Service};
 
 use super::{ECHO, NO_RETRY, assert_unharmed, busy, config, echo, hammers, held_by, own, stage};
 use crate::support::{EXECUTABLE, alone, folder, run_to_end};
@@ -83,6 +83,39 @@ fn a_port_of_another_program_is_named_and_served_later() {
     drop(other);
     stage.proxy.wait_for("the node port", |_| client.tcp(taken, 1).all_answered());
     stage.proxy.wait_for("the end of the problem", |proxy| proxy.log().contains("Problem of this node has ended"));
+}
+
+/// An EndpointSlice made by hand may name the address of a Service: the relay would be its own client, for each connection until it has no
+/// local port left.
+#[test]
+fn a_service_that_is_its_own_endpoint_is_reset_and_others_are_served() {
+    const PORT: u16 = 8080;
+    let (_turn, lab) = (alone(), Lab::new());
+    let service = |name, number| Service::new(name, number).port(PORT).protocols(&[Protocol::Tcp, Protocol::Udp]);
+    let own = |number| Family::ALL.map(|family| cluster_ip(family, number));
+    let (itself, partly) = (service("itself", 48), service("partly", 49));
+    let of_itself = own(48).into_iter().fold(itself.endpoints(PORT, &[]), |to, at| to.and_at(at, "", Condition::Ready));
+    // Both its own address and that of the other Service, beside a pod.
+    let of_partly = [own(48), own(49)].concat();
+    let of_partly = of_partly
+        .into_iter()
+        .fold(partly.endpoints(PORT, &[Place::PodA]), |to, at| to.and_at(at, "", Condition::Ready));
+    let manifests = Manifests::new().with_endpoints(itself, of_itself).with_endpoints(partly, of_partly);
+    let stage = stage(&lab, "bind-itself", super::own(BIND), &manifests);
+    for (family, from) in Family::ALL.into_iter().flat_map(|family| [(family, Place::PodB), (family, Place::Node)]) {
+        let client = lab.from(from).patience(NO_RETRY);
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            let tally = client.ask(protocol, SocketAddr::new(cluster_ip(family, 49), PORT), 8);
+            assert!(tally.all_answered(), "{family} {from:?} {protocol}: {tally}");
+            let tally = client.ask(protocol, SocketAddr::new(cluster_ip(family, 48), PORT), 1);
+            // A listener accepts and resets; a socket can't refuse a datagram.
+            let refused = if protocol == Protocol::Tcp { Outcome::Reset } else { Outcome::Timeout };
+            assert!(tally.all(&refused), "{family} {from:?} {protocol}: {tally}");
+        }
+    }
+    let metric = |name: &str| stage.proxy.metric(name, &["service=\"itself\""]);
+    let (refused, failed) = (metric("kubeproxy_userspace_refused_total"), metric("kubeproxy_userspace_failures_total"));
+    assert!(refused >= 4.0 && failed <= 0.0, "{refused} refused, {failed} failed");
 }
 
 #[test]
