@@ -58,13 +58,15 @@ pub struct PortReading {
     pub refused_without_endpoint: u64,
     /// connections refused at a limit
     pub refused_at_limit: u64,
+    /// connections refused because the source ranges don't contain the client (way bind: in way redirect the table drops them)
+    pub refused_sources: u64,
     /// bytes from clients
     pub bytes_to_endpoints: u64,
     /// bytes to clients
     pub bytes_to_clients: u64,
     /// lost datagrams
     pub dropped_datagrams: u64,
-    /// the endpoints that were used, each once for each scope
+    /// the endpoints that were used, and those removed that connections hold: some more than once, if both scopes have them
     pub endpoints: Vec<EndpointReading>,
 }
 
@@ -79,6 +81,10 @@ pub struct EndpointReading {
     pub open: u64,
     /// tries that were refused or timed out
     pub failures: u64,
+    /// bytes from clients
+    pub bytes_to_endpoint: u64,
+    /// bytes to clients
+    pub bytes_to_clients: u64,
 }
 
 // === impl Directory ===
@@ -148,7 +154,7 @@ impl Served {
     fn reading(&self, family: Family, id: &PortId) -> PortReading {
         let mut reading = PortReading::of(family, id);
         self.ports.iter().for_each(|port| reading.count(port));
-        let endpoints = self.balancer.iter().flat_map(|balancer| balancer.endpoints().to_vec());
+        let endpoints = self.balancer.iter().flat_map(|balancer| balancer.known());
         let endpoints = endpoints.map(|endpoint| EndpointReading::of(&endpoint));
         reading.endpoints = endpoints.filter(|endpoint| endpoint.connections + endpoint.failures > 0).collect();
         reading
@@ -165,7 +171,18 @@ impl EndpointReading {
             connections: counters.connections.value(),
             open: count(counters.open.value()),
             failures: counters.failures.value(),
+            bytes_to_endpoint: counters.bytes_to_endpoint.value(),
+            bytes_to_clients: counters.bytes_from_endpoint.value(),
         }
+    }
+
+    /// Adds the counts of the same endpoint in the other scope.
+    pub fn add(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.open += other.open;
+        self.failures += other.failures;
+        self.bytes_to_endpoint += other.bytes_to_endpoint;
+        self.bytes_to_clients += other.bytes_to_clients;
     }
 }
 
@@ -216,6 +233,7 @@ impl PortReading {
             retries: 0,
             refused_without_endpoint: 0,
             refused_at_limit: 0,
+            refused_sources: 0,
             bytes_to_endpoints: 0,
             bytes_to_clients: 0,
             dropped_datagrams: 0,
@@ -232,6 +250,7 @@ impl PortReading {
         self.retries += counters.retries.value();
         self.refused_without_endpoint += counters.refused_without_endpoint.value();
         self.refused_at_limit += counters.refused_at_limit.value();
+        self.refused_sources += counters.refused_sources.value();
         self.bytes_to_endpoints += counters.bytes_to_endpoints.value();
         self.bytes_to_clients += counters.bytes_to_clients.value();
         self.dropped_datagrams += counters.dropped_datagrams.value();
@@ -253,7 +272,8 @@ impl PortReading {
     }
 
     fn is_used(&self) -> bool {
-        self.connections + self.open + self.failures + self.refused_without_endpoint + self.refused_at_limit > 0
+        let refused = self.refused_without_endpoint + self.refused_at_limit + self.refused_sources;
+        self.connections + self.open + self.failures + refused > 0
     }
 
     /// Adds the counts of the other scope, or of the past.
@@ -264,6 +284,7 @@ impl PortReading {
         self.retries += other.retries;
         self.refused_without_endpoint += other.refused_without_endpoint;
         self.refused_at_limit += other.refused_at_limit;
+        self.refused_sources += other.refused_sources;
         self.bytes_to_endpoints += other.bytes_to_endpoints;
         self.bytes_to_clients += other.bytes_to_clients;
         self.dropped_datagrams += other.dropped_datagrams;

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 
 use ferry_api::object::Family;
 use ferry_plane_userspace::{EndpointReading, PortReading, Readings, Totals};
@@ -42,7 +43,7 @@ struct PortSeries {
 /// A row with what it shows of an endpoint.
 struct EndpointSeries {
     row: Row,
-    read: fn(&EndpointReading) -> u64,
+    read: fn(&EndpointReading) -> Vec<Shown>,
 }
 
 /// A row with what it shows of the whole relay.
@@ -55,6 +56,7 @@ const PORT: &[&str] = &["ip_family", "namespace", "service", "port", "protocol"]
 const PORT_REASON: &[&str] = &["ip_family", "namespace", "service", "port", "protocol", "reason"];
 const PORT_DIRECTION: &[&str] = &["ip_family", "namespace", "service", "port", "protocol", "direction"];
 const ENDPOINT: &[&str] = &["ip_family", "namespace", "service", "port", "protocol", "endpoint"];
+const ENDPOINT_DIRECTION: &[&str] = &["ip_family", "namespace", "service", "port", "protocol", "endpoint", "direction"];
 
 const WAY: Row = row("kubeproxy_userspace_way", Gauge, &["way"], "1 for the way in which traffic reaches the proxy");
 const CONNECTIONS: Row = row(
@@ -117,6 +119,12 @@ const ENDPOINT_FAILURES: Row = row(
     ENDPOINT,
     "Tries of an endpoint that were refused or timed out",
 );
+const ENDPOINT_BYTES: Row = row(
+    "kubeproxy_userspace_endpoint_bytes_total",
+    Counter,
+    ENDPOINT_DIRECTION,
+    "Relayed bytes, by endpoint and direction",
+);
 const LISTENER_ERRORS: Row = row(
     "kubeproxy_userspace_listener_errors_total",
     Counter,
@@ -143,7 +151,13 @@ const OF_PORT: &[PortSeries] = &[
     PortSeries { row: RETRIES, read: |port| vec![(None, port.retries)] },
     PortSeries {
         row: REFUSED,
-        read: |port| vec![(Some("no_endpoint"), port.refused_without_endpoint), (Some("limit"), port.refused_at_limit)],
+        read: |port| {
+            vec![
+                (Some("no_endpoint"), port.refused_without_endpoint),
+                (Some("limit"), port.refused_at_limit),
+                (Some("source"), port.refused_sources),
+            ]
+        },
     },
     PortSeries {
         row: BYTES,
@@ -153,9 +167,16 @@ const OF_PORT: &[PortSeries] = &[
 ];
 
 const OF_ENDPOINT: &[EndpointSeries] = &[
-    EndpointSeries { row: ENDPOINT_CONNECTIONS, read: |endpoint| endpoint.connections },
-    EndpointSeries { row: ENDPOINT_OPEN, read: |endpoint| endpoint.open },
-    EndpointSeries { row: ENDPOINT_FAILURES, read: |endpoint| endpoint.failures },
+    EndpointSeries { row: ENDPOINT_CONNECTIONS, read: |endpoint| vec![(None, endpoint.connections)] },
+    EndpointSeries { row: ENDPOINT_OPEN, read: |endpoint| vec![(None, endpoint.open)] },
+    EndpointSeries { row: ENDPOINT_FAILURES, read: |endpoint| vec![(None, endpoint.failures)] },
+    EndpointSeries {
+        row: ENDPOINT_BYTES,
+        read: |endpoint| {
+            let EndpointReading { bytes_to_endpoint, bytes_to_clients, .. } = *endpoint;
+            vec![(Some("to_endpoints"), bytes_to_endpoint), (Some("to_clients"), bytes_to_clients)]
+        },
+    },
 ];
 
 const OF_ALL: &[TotalSeries] = &[
@@ -178,6 +199,7 @@ pub(super) const USERSPACE_TABLE: &[Row] = &[
     ENDPOINT_CONNECTIONS,
     ENDPOINT_OPEN,
     ENDPOINT_FAILURES,
+    ENDPOINT_BYTES,
     LISTENER_ERRORS,
     WITHOUT_ROUTE,
     EXHAUSTED,
@@ -244,16 +266,17 @@ impl UserspaceMetrics {
                 }
             }
         }
-        let mut by_address: BTreeMap<String, [u64; OF_ENDPOINT.len()]> = BTreeMap::new();
+        // An endpoint has a reading for each scope.
+        let mut by_address: BTreeMap<SocketAddr, EndpointReading> = BTreeMap::new();
         for endpoint in &port.endpoints {
-            let values = by_address.entry(endpoint.address.to_string()).or_default();
-            for (value, (series, _)) in values.iter_mut().zip(&self.of_endpoint) {
-                *value += (series.read)(endpoint);
-            }
+            by_address.entry(endpoint.address).and_modify(|known| known.add(endpoint)).or_insert(*endpoint);
         }
-        for (address, values) in &by_address {
-            for (value, (_, vector)) in values.iter().zip(&self.of_endpoint) {
-                vector.show(&labels.iter().copied().chain([address.as_str()]).collect::<Vec<_>>(), *value);
+        for (address, endpoint) in &by_address {
+            let address = address.to_string();
+            for (series, vector) in &self.of_endpoint {
+                for (extra, value) in (series.read)(endpoint) {
+                    vector.show(&labels.iter().copied().chain([&*address]).chain(extra).collect::<Vec<_>>(), value);
+                }
             }
         }
     }
