@@ -1,5 +1,7 @@
 //! Profiles: the capabilities of each mode, and the only place where modes differ in the model.
 
+use crate::state::MAX_COPIES;
+
 /// The sender of a translated flow's replies, by which stale flows are recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyOwner {
@@ -38,7 +40,8 @@ pub struct Profile {
     pub binds_addresses: bool,
     /// connections into the ranges of cluster IPs, to an address that no Service has, are dropped (nftables, userspace)
     pub drops_unassigned_cluster_ips: bool,
-    /// connections are balanced by a [`Scheduler`](crate::Scheduler) with weights, which a Service's annotations choose (ipvs)
+    /// connections are balanced by a [`Scheduler`](crate::Scheduler) with weights, which a Service's annotations choose, among the
+    /// endpoints that each frontend has for itself (ipvs)
     pub balances: bool,
     /// an established TCP connection ends some time after its endpoint has left the slices: so the state of a TCP port names the
     /// endpoints that are listed and in neither pool (ipvs, userspace)
@@ -54,6 +57,12 @@ pub struct Profile {
 impl Profile {
     /// Of every mode, and of every way of one.
     pub const ALL: &[Self] = &[Self::IPTABLES, Self::IPVS, Self::NFTABLES, Self::USERSPACE, Self::USERSPACE_BIND];
+
+    /// How many copies of its endpoints a port with so many frontends has: up to [`MAX_COPIES`], and one for each where a frontend is a
+    /// virtual server.
+    pub const fn copies(self, frontends: usize) -> usize {
+        if self.balances || frontends < MAX_COPIES { frontends } else { MAX_COPIES }
+    }
 
     /// True if the proxy itself accepts connections and makes others to endpoints: an endpoint sees an address of the node, and
     /// SCTP is not served.

@@ -17,8 +17,7 @@ use crate::select::{Selection, Uses, lingering, select};
 use crate::slices::{PortIndex, Row};
 use crate::sources::source_ranges;
 use crate::state::{
-    Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_COPIES, MAX_ENDPOINTS, PortState, ServiceState, Shadowed,
-    SourceRanges,
+    Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_ENDPOINTS, PortState, ServiceState, Shadowed, SourceRanges,
 };
 use crate::store::ServiceObjects;
 use crate::treatment::Matrix;
@@ -90,9 +89,12 @@ pub fn resolve(
     (state, diagnostics)
 }
 
-/// The most parts of a Service in one family: its endpoints, its frontends, for each port its source ranges, and for up
-/// to [`MAX_COPIES`] frontends of a port its endpoints again.
+/// The most parts of a Service in one family: its endpoints, its frontends, for each port its source ranges, and its endpoints again for
+/// each [copy](Profile::copies).
 const MAX_PARTS: usize = 1 << 20;
+/// The same in modes that copy them for every frontend: the widest Service that an API server admits, with 250 ports, 64 addresses and 64
+/// endpoints, has 1,056,000 parts.
+const MAX_PARTS_OF_ALL: usize = 5 << 18;
 
 /// Inputs shared by all ports of a service.
 struct Resolver<'a> {
@@ -105,7 +107,9 @@ struct Resolver<'a> {
     sources: SourceRanges,
     balancing: Option<Balancing<'a>>,
     frontends: Frontends,
-    /// the rest of [`MAX_PARTS`]; `None` once a part has exceeded it
+    /// the most parts
+    most: usize,
+    /// the rest of them; `None` once a part has exceeded it
     room: Option<usize>,
     /// frontends of this service so far
     taken: BTreeSet<(FrontendAddr, Protocol)>,
@@ -124,6 +128,7 @@ impl<'a> Resolver<'a> {
         findings: Findings<'a>,
     ) -> Self {
         let service = visible.service;
+        let most = if profile.balances { MAX_PARTS_OF_ALL } else { MAX_PARTS };
         let load_balancer_ips: BTreeSet<IpAddr> = visible.load_balancer_ips().map(|(_, address)| address).collect();
         let sources = if load_balancer_ips.is_empty() {
             SourceRanges::Any
@@ -150,7 +155,8 @@ impl<'a> Resolver<'a> {
             balancing,
             frontends: visible.frontends(),
             visible,
-            room: Some(MAX_PARTS),
+            most,
+            room: Some(most),
             taken: BTreeSet::new(),
             findings,
         }
@@ -165,14 +171,14 @@ impl<'a> Resolver<'a> {
             SourceRanges::Any => 0,
             SourceRanges::Only(ranges) => ranges.len(),
         };
-        let copies = addresses.len().min(MAX_COPIES);
+        let (copies, most) = (self.matrix.profile.copies(addresses.len()), self.most);
         let weight = endpoints + addresses.len() + ranges + copies * endpoints.min(MAX_ENDPOINTS);
         let fits = weight <= room && !addresses.is_empty();
         self.room = room.checked_sub(weight).filter(|_| fits && complete);
         if self.room.is_none() {
             let message = format_args!(
                 "the service has more than {MAX_FRONTENDS} frontends, or together with their endpoints and source ranges \
-                 more than {MAX_PARTS} parts: what doesn't fit in, of this port and the ports after it, is not served"
+                 more than {most} parts: what doesn't fit in, of this port and the ports after it, is not served"
             );
             self.findings.add(Field::at("spec.ports", port.index, ""), Cause::Excess, &message);
         }

@@ -574,6 +574,38 @@ fn a_service_ends_where_its_endpoints_and_ranges_are_too_many() {
     assert!(diagnostics[0].starts_with("spec.ports[0]: the service has more than"), "{diagnostics:?}");
 }
 
+/// In mode ipvs each frontend is a virtual server with all endpoints: what one Service may take is bounded by them, and no valid one is cut.
+#[test]
+fn endpoints_count_once_for_each_virtual_server() {
+    let wide = |ports: u16, endpoints: u16| {
+        let ports: Vec<ServicePort> = (1..=ports).map(|number| port(&number.to_string(), number)).collect();
+        let slice_ports = ports.iter().map(|port| slice_port(&port.name, 8080)).collect();
+        let externals = (1..=63_u8).map(|last| Ok([203, 0, 113, last].into())).collect();
+        let mut slice = EndpointSliceBuilder::default();
+        for number in 0..endpoints {
+            let [high, low] = number.to_be_bytes();
+            slice.push(Ok([10, 244, high, low].into()), READY, None, None, Hints::default());
+        }
+        let slice = slice.build(name("web-1"), Some(name("web")), AddressType::Ipv4, slice_ports);
+        store([Service { ports: ports.into(), external_ips: externals, ..service("web", "10.96.0.10") }], [slice])
+    };
+    let served = |store: &Store, profile: &Profile| {
+        let (state, diagnostics) =
+            resolve(&store.objects(&name("web")), store.claims(), &context(), profile, Family::V4);
+        let frontends: usize = state.ports.iter().map(|port| port.frontends.len()).sum();
+        (frontends, diagnostics.len())
+    };
+    for (ports, endpoints, profile, wanted) in [
+        (250, 64, &Profile::IPVS, (250 * 64, 0)),
+        (250, 64, &Profile::NFTABLES, (250 * 64, 0)),
+        (1, 30_000, &Profile::NFTABLES, (64, 0)),
+        (1, 30_000, &Profile::IPVS, (0, 1)),
+        (1, 20_000, &Profile::IPVS, (64, 0)),
+    ] {
+        assert_eq!(served(&wide(ports, endpoints), profile), wanted, "{ports} x {endpoints} {profile:?}");
+    }
+}
+
 const SPECIAL: [&str; 7] =
     ["127.0.0.1", "127.9.9.9", "169.254.169.254", "0.0.0.0", "224.0.0.1", "239.1.2.3", "255.255.255.255"];
 
