@@ -1,7 +1,9 @@
 //! The view that operators know from the tutorials of this field.
 
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
 
 use ferry_lab::lab::cluster_ip;
 use ferry_lab::stage::slowly;
@@ -36,24 +38,32 @@ fn the_tools_show_what_the_tutorials_show() {
     }
     for family in Family::ALL {
         for place in [Place::Node, Place::PodA, Place::Client] {
-            assert!(answers_ping(stage.lab.host(place), cluster_ip(family, 1)), "{family} {place:?}");
+            assert!(answers_ping(stage.lab.host(place), cluster_ip(family, 1), LIMIT), "{family} {place:?}");
         }
     }
     assert!(stage.proxy.get(10249, "/proxyMode").is_some_and(|answer| answer.ends_with("ipvs")));
 }
 
-/// Sends an echo request of ICMP; true if an echo comes from that address.
-pub(crate) fn answers_ping(host: &Host, to: IpAddr) -> bool {
-    let (domain, protocol, request, reply) = match to {
-        IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, [8, 0, 0xf7, 0xff, 0, 0, 0, 0], 0),
-        // The kernel writes the checksum.
-        IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, [128, 0, 0, 0, 0, 0, 0, 0], 129),
+/// Sends an echo request of ICMP, as a flow of its own; true if an echo comes from that address within this time.
+pub(crate) fn answers_ping(host: &Host, to: IpAddr, patience: Duration) -> bool {
+    static FLOW: AtomicU16 = AtomicU16::new(1);
+    let flow = FLOW.fetch_add(1, Ordering::Relaxed);
+    let (domain, protocol, kind, reply) = match to {
+        IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, 8, 0),
+        IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, 128, 129),
     };
+    // Of IPv6 the kernel writes the checksum.
+    let [[sum_high, sum_low], [high, low]] = [!(0x0800 + flow), flow].map(u16::to_be_bytes);
+    let request = [kind, 0, sum_high, sum_low, high, low, 0, 0];
     host.run(move || {
         let mut socket = Socket::new(domain, Type::RAW, Some(protocol)).expect("a raw socket needs root");
         socket.connect(&SocketAddr::new(to, 0).into()).expect("a route");
-        socket.set_read_timeout(Some(slowly(LIMIT))).expect("a time limit");
-        socket.send(&request).expect("sending");
+        socket.set_read_timeout(Some(slowly(patience))).expect("a time limit");
+        match socket.send(&request) {
+            // The host's own packet, which its table drops on the way out.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => return false,
+            sent => sent.expect("sending"),
+        };
         let mut packet = [0; 128];
         // A raw socket of IPv4 delivers the header too; one of the host itself also receives the request.
         let header = if to.is_ipv4() { 20 } else { 0 };
