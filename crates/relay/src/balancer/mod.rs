@@ -97,13 +97,14 @@ impl Balancer {
         let mut gone = Vec::new();
         removed.retain(|endpoint| {
             let Some(endpoint) = endpoint.upgrade() else { return false };
-            match (endpoint.lingers(), listed.contains(&endpoint.address())) {
-                (true, false) => {
+            let is_gone = endpoint.is_removed() && !endpoint.lingers();
+            match (is_gone, listed.contains(&endpoint.address())) {
+                (false, false) => {
                     endpoint.remove();
                     gone.push(endpoint);
                 }
-                (false, true) => endpoint.set_aside(),
-                (true, true) | (false, false) => {}
+                (true, true) => endpoint.set_aside(),
+                (false, true) | (true, false) => {}
             }
             true
         });
@@ -119,13 +120,11 @@ impl Balancer {
         gone
     }
 
-    /// Takes over the endpoints of a balancer that chooses no more, so that their connections end when they have left this one's, too.
+    /// Follows the endpoints of a balancer that is closed, so that their connections end when they have left this one's, too. The closed one
+    /// goes on choosing, for connections that began before and are accepted afterwards.
     pub fn adopt(&self, closed: &Self) {
-        let endpoints =
-            std::mem::replace(&mut *closed.endpoints.write().unwrap_or_else(PoisonError::into_inner), Arc::new([]));
         let mut adopted = std::mem::take(&mut *closed.removed.lock().unwrap_or_else(PoisonError::into_inner));
-        endpoints.iter().for_each(|endpoint| endpoint.set_aside());
-        adopted.extend(endpoints.iter().map(Arc::downgrade));
+        adopted.extend(closed.endpoints().iter().map(Arc::downgrade));
         self.removed.lock().unwrap_or_else(PoisonError::into_inner).append(&mut adopted);
     }
 
