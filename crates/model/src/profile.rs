@@ -58,8 +58,8 @@ impl Profile {
     /// Of every mode, and of every way of one.
     pub const ALL: &[Self] = &[Self::IPTABLES, Self::IPVS, Self::NFTABLES, Self::USERSPACE, Self::USERSPACE_BIND];
 
-    /// How many copies of its endpoints a port with so many frontends has: up to [`MAX_COPIES`], and one for each where a frontend is a
-    /// virtual server.
+    /// The number of copies of its endpoints that a port with so many frontends has: up to [`MAX_COPIES`], and one for each where a
+    /// frontend is a virtual server.
     pub const fn copies(self, frontends: usize) -> usize {
         if self.balances || frontends < MAX_COPIES { frontends } else { MAX_COPIES }
     }

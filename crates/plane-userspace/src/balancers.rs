@@ -44,7 +44,7 @@ impl Balancers {
         });
         known.balancer.set_affinity(affinity);
         known.spec = spec.clone();
-        known.choose_in(shared);
+        known.replace_endpoints(shared);
         &known.balancer
     }
 
@@ -57,7 +57,7 @@ impl Balancers {
             Some(left) => {
                 left.balancer.adopt(&closed.balancer);
                 // Some of the endpoints may have left the slices with this change.
-                left.choose_in(&self.shared);
+                left.replace_endpoints(&self.shared);
             }
             None => self.shared.relay.replace_endpoints(&closed.balancer, &[], []),
         }
@@ -82,8 +82,8 @@ impl Drop for Balancers {
 // === impl Balanced ===
 
 impl Balanced {
-    /// Has the balancer choose among the endpoints of the specification.
-    fn choose_in(&self, shared: &SharedRelay) {
+    /// Has the balancer choose among the endpoints of its specification.
+    fn replace_endpoints(&self, shared: &SharedRelay) {
         let addresses: Vec<SocketAddr> =
             self.spec.pool.iter().map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port)).collect();
         shared.relay.replace_endpoints(&self.balancer, &addresses, self.spec.kept());

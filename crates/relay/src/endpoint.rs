@@ -63,6 +63,11 @@ impl Endpoint {
         self.lingering.load(Ordering::Acquire)
     }
 
+    /// True if it was removed and doesn't linger.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_removed() && !self.lingers()
+    }
+
     /// Marks the endpoint as removed and gone: clients with an association get another endpoint, its connections live on.
     pub fn remove(&self) {
         self.leave(false);

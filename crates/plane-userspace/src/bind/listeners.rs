@@ -106,21 +106,21 @@ impl ListenerLayer {
             }
         }
         match state {
-            ListenerState::Open(_) => self.is_open(place),
+            ListenerState::Open(_) => self.note_open(place),
             ListenerState::Failed(error) | ListenerState::Lost(error) if error.is_exhaustion => {
                 return Err(CommitError::Resources(std::io::Error::other(error.text)));
             }
-            ListenerState::Failed(error) | ListenerState::Lost(error) => self.is_failing(place, error.text),
+            ListenerState::Failed(error) | ListenerState::Lost(error) => self.note_failing(place, error.text),
         }
         Ok(())
     }
 
-    fn is_open(&mut self, place: Place) {
+    fn note_open(&mut self, place: Place) {
         self.failing.remove(&place);
         self.whereabouts.set_open(place, true);
     }
 
-    fn is_failing(&mut self, place: Place, why: String) {
+    fn note_failing(&mut self, place: Place, why: String) {
         self.failing.insert(place, why);
         self.whereabouts.set_open(place, false);
     }
@@ -186,8 +186,8 @@ impl ListenerLayer {
             self.listeners.iter().map(|(place, listening)| (*place, listening.id)).collect();
         for (place, id) in listeners {
             match failing.get(&id) {
-                Some(error) => self.is_failing(place, error.text.clone()),
-                None => self.is_open(place),
+                Some(error) => self.note_failing(place, error.text.clone()),
+                None => self.note_open(place),
             }
         }
     }

@@ -97,8 +97,7 @@ impl Balancer {
         let mut gone = Vec::new();
         removed.retain(|endpoint| {
             let Some(endpoint) = endpoint.upgrade() else { return false };
-            let is_gone = endpoint.is_removed() && !endpoint.lingers();
-            match (is_gone, listed.contains(&endpoint.address())) {
+            match (endpoint.is_gone(), listed.contains(&endpoint.address())) {
                 (false, false) => {
                     endpoint.remove();
                     gone.push(endpoint);

@@ -87,7 +87,7 @@ impl Association {
 
     /// False if the client is to get a new association: its endpoint is gone, or the listener serves another port.
     pub(super) fn serves(&self, port: &Arc<Port>) -> bool {
-        (!self.endpoint.is_removed() || self.endpoint.lingers()) && Arc::ptr_eq(self.permit.port(), port)
+        !self.endpoint.is_gone() && Arc::ptr_eq(self.permit.port(), port)
     }
 
     /// Ends the association.
