@@ -84,8 +84,7 @@ impl Drop for Balancers {
 impl Balanced {
     /// Has the balancer choose among the endpoints of its specification.
     fn replace_endpoints(&self, shared: &SharedRelay) {
-        let addresses: Vec<SocketAddr> =
-            self.spec.pool.iter().map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port)).collect();
+        let addresses: Vec<SocketAddr> = self.spec.addresses().collect();
         shared.relay.replace_endpoints(&self.balancer, &addresses, self.spec.kept());
     }
 }

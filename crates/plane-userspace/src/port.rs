@@ -1,5 +1,6 @@
 //! Service ports: their identity, and the facts about them that the relay needs.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -75,6 +76,11 @@ impl PortSpec {
         }
     }
 
+    /// The addresses of the endpoints, in their order.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.pool.iter().map(address)
+    }
+
     /// The addresses of the endpoints that keep their connections.
     pub(crate) fn kept(&self) -> impl Iterator<Item = SocketAddr> {
         self.kept.iter().flat_map(|pool| pool.iter()).map(address)
@@ -90,11 +96,9 @@ impl fmt::Display for PortSpec {
         if let Some(seconds) = self.affinity_seconds {
             write!(f, " affinity {seconds}s")?;
         }
-        self.pool.iter().try_for_each(|endpoint| write!(f, " {}", address(endpoint)))?;
-        let mut kept: Vec<SocketAddr> =
-            self.kept().filter(|at| !self.pool.iter().any(|own| address(own) == *at)).collect();
-        kept.sort_unstable();
-        kept.dedup();
+        self.addresses().try_for_each(|at| write!(f, " {at}"))?;
+        let own: BTreeSet<SocketAddr> = self.addresses().collect();
+        let kept: BTreeSet<SocketAddr> = self.kept().filter(|at| !own.contains(at)).collect();
         if kept.is_empty() {
             return Ok(());
         }
