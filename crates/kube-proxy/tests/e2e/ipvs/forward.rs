@@ -14,28 +14,24 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// The log's words for what drops traffic.
 const WARNED: &str = "reason=\"ForwardPolicyDrop\"";
 
-/// The policy of the node's chains while this exists. The chains are the machine's otherwise, which the lab's other groups share.
+/// The policy of the node's chains while this exists. Their tables, which the tool creates, go with it: later tests share the node, and some
+/// compare all of its rules.
 struct Policy<'a>(&'a Lab);
 
 impl<'a> Policy<'a> {
     fn drop(lab: &'a Lab) -> Self {
-        set(lab, "DROP");
+        for tool in ["iptables-nft", "ip6tables-nft"] {
+            lab.host(Place::Node).sh(tool, &["-P", "FORWARD", "DROP"]);
+        }
         Self(lab)
     }
 }
 
 impl Drop for Policy<'_> {
     fn drop(&mut self) {
-        set(self.0, "ACCEPT");
-        for tool in ["iptables-nft", "ip6tables-nft"] {
-            self.0.host(Place::Node).sh(tool, &["-F", "FORWARD"]);
+        for family in ["ip", "ip6"] {
+            self.0.host(Place::Node).sh("nft", &["delete", "table", family, "filter"]);
         }
-    }
-}
-
-fn set(lab: &Lab, policy: &str) {
-    for tool in ["iptables-nft", "ip6tables-nft"] {
-        lab.host(Place::Node).sh(tool, &["-P", "FORWARD", policy]);
     }
 }
 
