@@ -65,7 +65,7 @@ impl Mode {
     pub const IPTABLES_LEGACY: Self =
         Self { word: "iptables-legacy", backend: Some(Backend::Legacy), table: None, ..Self::IPTABLES };
 
-    /// Mode ipvs. Most machines' kernels lack IPVS: its tests run in emulated machines.
+    /// Mode ipvs. Most machines' kernels lack IPVS: its tests run in virtual machines.
     pub const IPVS: Self = Self {
         word: "ipvs",
         name: MODE_IPVS,

@@ -210,7 +210,7 @@ pub fn within(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Scales a time limit to this machine: `FERRY_SLOWNESS` is its slowdown factor, for emulated machines.
+/// Scales a time limit to this machine: `FERRY_SLOWNESS` is its slowdown factor, for virtual machines.
 pub fn slowly(limit: Duration) -> Duration {
     static SLOWNESS: OnceLock<u32> = OnceLock::new();
     let slowness = SLOWNESS.get_or_init(|| match std::env::var("FERRY_SLOWNESS") {

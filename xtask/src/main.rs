@@ -11,6 +11,7 @@ mod fuzz;
 mod golden;
 mod lanes;
 mod layers;
+mod meanwhile;
 mod mutants;
 mod package;
 mod pictures;
@@ -37,8 +38,8 @@ const USAGE: &str = "cargo xt COMMAND
                          each fuzz target for that long, two at a time
   mutants [--crate CRATE] [--shard K/N] [--file GLOB]
                          mutation testing: the share of mutants that tests kill, in the pure crates and the modes' pure files; takes hours
-  vm [--kernel SERIES] [PROGRAM ...]
-                         the tests that depend on the kernel, or a program, on Linux 6.1 and 6.12 in emulated machines (root)
+  vm [--kernel KERNEL] [PROGRAM ...]
+                         the tests that depend on the kernel, or a program, on Linux 6.1 and 6.12 in virtual machines (root)
   windows [--setup]      builds for Windows, and runs its tests under Wine
   bench [--mode MODE] [--upstream KUBE-PROXY] [SERVICES ...]
                          builds the shipped profile and prints measurements

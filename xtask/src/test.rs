@@ -1,13 +1,13 @@
 //! `cargo xt test`: runs all checks and tests. The last line of its output is `N passed, N failed`.
 
+use crate::meanwhile::Build;
 use crate::setup::{self, Use};
-use crate::shell::{Metadata, last_lines, no_arguments};
+use crate::shell::{Metadata, no_arguments};
 use crate::tally::Tally;
 use crate::{binaries, check, demo, fuzz, lanes, package, vm, windows};
-use anyhow::{Context, Result, ensure};
-use std::process::{Child, Command, Stdio};
+use anyhow::Result;
 
-/// Builds upstream's kube-proxy and an API server: the peer in the test of the hand-over back to upstream.
+/// Builds upstream's kube-proxy and an API server, the peer in the test of the hand-over back to upstream, in one to four minutes.
 const PEER: &str = "tests/lanes/kubernetes/kube-api";
 
 /// Duration of each fuzz target, in seconds.
@@ -35,8 +35,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 /// Runs the steps in order: those without the peer first, during its build.
 fn steps(tally: &mut Tally) -> Result<()> {
     let metadata = Metadata::load()?;
-    let peer = build_peer(&metadata)?;
+    let peer = Build::start("upstream's kube-proxy", &[PEER, "build"], &metadata)?;
     let on_windows = windows::start(&metadata)?;
+    let kernel = vm::build_kernel(&metadata)?;
     check::checks(tally);
     tally.check("static executable", || package::for_tests(&metadata));
     let mut built = Vec::new();
@@ -45,38 +46,15 @@ fn steps(tally: &mut Tally) -> Result<()> {
         Ok(())
     });
     tally.step("fuzz", |tally| fuzz::all(&metadata, FUZZ_SECONDS, &[], tally));
-    tally.check("upstream's kube-proxy, built meanwhile", || finish_peer(peer, &metadata));
+    tally.check("upstream's kube-proxy, built meanwhile", || peer.finish());
     let mut for_windows = Vec::new();
     tally.check("tests for Windows, built meanwhile", || {
         for_windows = windows::finish(on_windows, &metadata)?;
         Ok(())
     });
+    tally.check("user-mode Linux, built meanwhile", || kernel.finish());
     tally.step("tests", |tally| lanes::run(&built, &for_windows, &metadata.target_directory, tally));
     tally.step("other kernels", |tally| vm::all(&metadata, &built, tally));
     tally.check("demo", || demo::run(&[]));
-    Ok(())
-}
-
-/// Starts building the peer, which takes one to four minutes the first time.
-fn build_peer(metadata: &Metadata) -> Result<Child> {
-    let log = std::fs::File::create(peer_log(metadata)).context("creating the log of the peer's build")?;
-    Command::new("nice")
-        .args(["-n", "10", PEER, "build"])
-        .current_dir(&metadata.workspace_root)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .spawn()
-        .with_context(|| format!("starting {PEER}"))
-}
-
-fn peer_log(metadata: &Metadata) -> std::path::PathBuf {
-    metadata.target_directory.join("kube-api.log")
-}
-
-fn finish_peer(mut build: Child, metadata: &Metadata) -> Result<()> {
-    let status = build.wait().with_context(|| format!("waiting for {PEER}"))?;
-    let log = std::fs::read_to_string(peer_log(metadata)).unwrap_or_default();
-    ensure!(status.success(), "{PEER} build: {status}\n{}", last_lines(&log).join("\n"));
     Ok(())
 }

@@ -2,12 +2,13 @@
 
 use crate::binaries::{self, Binary};
 use crate::lanes;
+use crate::meanwhile::Build;
 use crate::setup::{self, Use};
-use crate::shell::{Metadata, last_lines};
+use crate::shell::Metadata;
 use crate::tally::Tally;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 /// The script that builds and runs Windows programs.
 const LANE: &str = "tests/lanes/windows/windows";
@@ -19,12 +20,6 @@ const SELECTIONS: [&[&str]; 3] = [
     &["--package=ferry-relay"],
     &["--package=ferry-kube-proxy", "--test=windows"],
 ];
-
-/// A build that runs beside other steps.
-pub(crate) struct Build {
-    child: Child,
-    log: PathBuf,
-}
 
 /// Builds the tests, and runs them.
 ///
@@ -49,30 +44,18 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 /// # Errors
 /// If the build can't be started.
 pub(crate) fn start(metadata: &Metadata) -> Result<Build> {
-    let log = metadata.target_directory.join("windows.log");
-    let file = std::fs::File::create(&log).context("creating the log of the build for Windows")?;
     let commands: Vec<String> =
         SELECTIONS.iter().map(|selection| format!("{LANE} cargo test --no-run {}", selection.join(" "))).collect();
-    let child = Command::new("nice")
-        .args(["-n", "10", "sh", "-e", "-c", &commands.join("\n")])
-        .current_dir(&metadata.workspace_root)
-        .env("CARGO_TARGET_DIR", folder(metadata))
-        .stdin(Stdio::null())
-        .stdout(file.try_clone()?)
-        .stderr(file)
-        .spawn()
-        .with_context(|| format!("starting {LANE}"))?;
-    Ok(Build { child, log })
+    let folder = format!("CARGO_TARGET_DIR={}", folder(metadata).display());
+    Build::start("build for Windows", &["env", &folder, "sh", "-e", "-c", &commands.join("\n")], metadata)
 }
 
 /// Waits for a build that was started, and returns its test binaries.
 ///
 /// # Errors
 /// If it has failed: the end of its output.
-pub(crate) fn finish(mut build: Build, metadata: &Metadata) -> Result<Vec<Binary>> {
-    let status = build.child.wait().context("waiting for the build for Windows")?;
-    let log = std::fs::read_to_string(&build.log).unwrap_or_default();
-    ensure!(status.success(), "the build for Windows: {status}\n{}", last_lines(&log).join("\n"));
+pub(crate) fn finish(build: Build, metadata: &Metadata) -> Result<Vec<Binary>> {
+    build.finish()?;
     tests(metadata)
 }
 

@@ -47,7 +47,7 @@ fn create() -> (Socket, Device) {
 }
 
 #[test]
-#[ignore = "needs a kernel with dummy devices: runs in the emulated machine"]
+#[ignore = "needs a kernel with dummy devices: runs in virtual machines"]
 fn a_dummy_is_created_found_and_deleted() {
     isolated(|| {
         let mut socket = Socket::open().unwrap();
@@ -71,7 +71,7 @@ fn a_dummy_is_created_found_and_deleted() {
 }
 
 #[test]
-#[ignore = "needs a kernel with dummy devices: runs in the emulated machine"]
+#[ignore = "needs a kernel with dummy devices: runs in virtual machines"]
 fn a_device_of_another_kind_is_left_alone() {
     isolated(|| {
         run(&format!("ip link add {NAME} type bridge"));
@@ -87,7 +87,7 @@ fn a_device_of_another_kind_is_left_alone() {
 
 /// On a device that is down, as upstream's is.
 #[test]
-#[ignore = "needs a kernel with dummy devices: runs in the emulated machine"]
+#[ignore = "needs a kernel with dummy devices: runs in virtual machines"]
 fn service_addresses_are_local_but_no_sources() {
     isolated(|| {
         let (mut socket, device) = create();
@@ -133,7 +133,7 @@ fn service_addresses_are_local_but_no_sources() {
 }
 
 #[test]
-#[ignore = "needs a kernel with dummy devices: runs in the emulated machine"]
+#[ignore = "needs a kernel with dummy devices: runs in virtual machines"]
 fn an_adopted_address_is_deprecated_in_place() {
     isolated(|| {
         let (mut socket, device) = create();
@@ -149,7 +149,7 @@ fn an_adopted_address_is_deprecated_in_place() {
 }
 
 #[test]
-#[ignore = "needs a kernel with dummy devices: runs in the emulated machine"]
+#[ignore = "needs a kernel with dummy devices: runs in virtual machines"]
 fn many_addresses_are_added_and_removed_in_batches() {
     const COUNT: u16 = 10_000;
     isolated(|| {
@@ -232,7 +232,7 @@ fn read_into(monitor: &mut Monitor, seen: &mut Seen) {
 }
 
 #[test]
-#[ignore = "needs a kernel with dummy devices: runs in the emulated machine"]
+#[ignore = "needs a kernel with dummy devices: runs in virtual machines"]
 fn changes_are_notified_and_own_ones_told_apart() {
     isolated(|| {
         let state = |states: &[(&str, bool)]| states.iter().map(|(ip, is)| ((*ip).to_owned(), *is)).collect();
@@ -270,7 +270,7 @@ fn changes_are_notified_and_own_ones_told_apart() {
 }
 
 #[test]
-#[ignore = "needs a kernel with dummy devices: runs in the emulated machine"]
+#[ignore = "needs a kernel with dummy devices: runs in virtual machines"]
 fn an_overrun_is_reported_and_the_device_followed() {
     isolated(|| {
         let (mut socket, device) = create();
@@ -287,7 +287,7 @@ fn an_overrun_is_reported_and_the_device_followed() {
 }
 
 #[test]
-#[ignore = "needs a kernel with ipset: runs in the emulated machine"]
+#[ignore = "needs a kernel with ipset: runs in virtual machines"]
 fn sets_are_listed_with_their_members_and_destroyed() {
     isolated(|| {
         assert_eq!(ipset::sets().unwrap(), []);
@@ -338,7 +338,7 @@ fn sets_are_listed_with_their_members_and_destroyed() {
 
 /// More members than one datagram has room for.
 #[test]
-#[ignore = "needs a kernel with ipset: runs in the emulated machine"]
+#[ignore = "needs a kernel with ipset: runs in virtual machines"]
 fn long_lists_of_members_are_complete() {
     isolated(|| {
         run("ipset create PORTS bitmap:port range 0-65535");

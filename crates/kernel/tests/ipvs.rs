@@ -1,5 +1,5 @@
 //! IPVS of a real kernel, each test in a network namespace of its own, with `ipvsadm` as the oracle. Not every machine's kernel has
-//! IPVS, so the tests run in emulated machines: `cargo xt vm`.
+//! IPVS, so the tests run in virtual machines: `cargo xt vm`.
 
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panic")]
 
@@ -103,7 +103,7 @@ fn destinations(socket: &mut Socket, of: &ServerId) -> BTreeSet<Destination> {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in an emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn servers_and_destinations_live_and_end() {
     isolated(|mut socket| {
         assert!(servers(&mut socket, None).is_empty());
@@ -161,7 +161,7 @@ fn servers_and_destinations_live_and_end() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in an emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn refusals_have_causes() {
     isolated(|mut socket| {
         let (tcp, none) = (server("TCP 10.96.0.1:80"), server("TCP 10.96.0.2:80").id);
@@ -203,7 +203,7 @@ fn refusals_have_causes() {
 
 /// 1,000 commands of which every tenth is refused, all of one `send` in the middle.
 #[test]
-#[ignore = "needs IPVS: runs in an emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_batch_goes_on_after_errors() {
     const ALL: usize = 1000;
     isolated(|mut socket| {
@@ -236,7 +236,7 @@ fn a_batch_goes_on_after_errors() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in an emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn flags_timeouts_and_masks_are_kept() {
     isolated(|mut socket| {
         let sticky = Server { flags: Flags::PERSISTENT, timeout_seconds: 10_800, ..server("TCP 10.96.0.1:80") };
@@ -277,7 +277,7 @@ fn flags_timeouts_and_masks_are_kept() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in an emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn timeouts_belong_to_the_namespace() {
     isolated(|mut socket| {
         let default = socket.timeouts().unwrap();
@@ -296,7 +296,7 @@ fn timeouts_belong_to_the_namespace() {
 
 /// Every scheduler of the kernel is loaded by need; one that the kernel lacks is named.
 #[test]
-#[ignore = "needs IPVS: runs in an emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn every_scheduler_is_accepted_or_named() {
     const ALL: &[&str] =
         &["rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos"];
@@ -329,7 +329,7 @@ fn every_scheduler_is_accepted_or_named() {
 
 /// Servers of marks, of other protocols, and other ways of forwarding are another program's.
 #[test]
-#[ignore = "needs IPVS: runs in an emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn other_programs_servers_are_counted_and_their_destinations_kept() {
     isolated(|mut socket| {
         for arguments in ["-A -f 7 -s rr", "-A -t 10.96.0.1:80 -s rr", "-a -t 10.96.0.1:80 -r 10.1.0.1:80 -i -w 5"] {
@@ -351,7 +351,7 @@ fn other_programs_servers_are_counted_and_their_destinations_kept() {
 
 /// The family has another number after the module was removed and loaded again, which the kernel does by itself.
 #[test]
-#[ignore = "needs IPVS: runs in an emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_module_that_was_loaded_again_is_noticed() {
     isolated(|mut socket| {
         // Namespaces of other tests, which hold the module, end a little later than those tests.
@@ -378,7 +378,7 @@ fn a_module_that_was_loaded_again_is_noticed() {
 
 /// A namespace without any routing table: loopback was never up.
 #[test]
-#[ignore = "needs IPVS: runs in an emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn destinations_need_a_routing_table() {
     let namespace = Namespace::new().expect("these tests need root");
     let (server, endpoint) = (server("TCP 10.96.0.1:80"), destination("10.1.0.1:80"));
@@ -393,7 +393,7 @@ fn destinations_need_a_routing_table() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in an emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn without_the_capability_ipvs_is_unusable() {
     use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
     isolated(|mut socket| {

@@ -14,7 +14,7 @@ pub(crate) enum Use {
     Rules,
     /// The tests that run on this machine.
     Tests,
-    /// The tests on other kernels, in emulated machines.
+    /// The tests on other kernels, in virtual machines.
     Machines,
     /// `cargo xt package`.
     Package,
@@ -38,7 +38,7 @@ pub(crate) struct Need {
 const NEEDS: &[Need] = {
     use Use::{Demo, Machines, Package, Rules, Tests, Windows};
     &[
-        command("cc", "gcc", "gcc", &[Demo, Package, Tests, Windows]),
+        command("cc", "gcc", "gcc", &[Demo, Machines, Package, Tests, Windows]),
         command("c++", "g++", "gcc-c++", &[Tests]),
         command("ip", "iproute2", "iproute", &[Demo, Tests, Machines]),
         command("nft", "nftables", "nftables", &[Rules, Tests, Machines]),
@@ -57,6 +57,10 @@ const NEEDS: &[Need] = {
         command("busybox", "busybox-static", "busybox", &[Machines]),
         command("modprobe", "kmod", "kmod", &[Machines]),
         command("xz", "xz-utils", "xz", &[Machines]),
+        command("make", "make", "make", &[Machines]),
+        command("flex", "flex", "flex", &[Machines]),
+        command("bison", "bison", "bison", &[Machines]),
+        command("bc", "bc", "bc", &[Machines]),
         command("gzip", "gzip", "gzip", &[Machines]),
         command("tar", "tar", "tar", &[Machines, Tests]),
         command("find", "findutils", "findutils", &[Machines, Tests]),

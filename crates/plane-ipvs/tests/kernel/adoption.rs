@@ -71,7 +71,7 @@ fn node_port_sets(family: Family, wanted: &[IpvsObject], of_deleted: u16) -> Str
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn servers_and_addresses_of_upstream_are_adopted() {
     let all = Family::ALL.map(desired);
     inside(|family| {
@@ -114,7 +114,7 @@ fn servers_and_addresses_of_upstream_are_adopted() {
 
 /// Virtual servers with the desired endpoints are adopted one by one.
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn servers_of_node_ports_are_adopted_without_the_sets() {
     let all = Family::ALL.map(desired);
     inside(|family| {
@@ -138,7 +138,7 @@ fn with_node_port(family: Family, endpoints: &[u8]) -> (UnitId, Option<Arc<Unit>
 
 /// The ruleset is flushed and endpoints change while no proxy runs; beside it a director has a server at another address.
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn servers_of_node_ports_stay_ours_without_the_table() {
     inside(|family| {
         add_node_addresses(family);
@@ -170,7 +170,7 @@ fn servers_of_node_ports_stay_ours_without_the_table() {
 
 /// While this proxy runs, upstream's makes the virtual server of a new service, with `sh` and without a flag.
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_server_with_other_flags_is_adopted_and_corrected() {
     inside(|family| {
         let mut engine = started(family);
@@ -185,7 +185,7 @@ fn a_server_with_other_flags_is_adopted_and_corrected() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn servers_in_excluded_ranges_stay() {
     inside(|family| {
         let to = endpoint(family, 1);

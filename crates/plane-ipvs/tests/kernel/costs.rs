@@ -42,7 +42,7 @@ fn assert_nothing_written(seen: &BTreeMap<Request, Tally>, when: &str) {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_start_sends_a_message_for_each_object_and_few_datagrams() {
     inside(|family| {
         let mut tap = Tap::open().expect("these tests need nlmon");
@@ -67,7 +67,7 @@ fn a_start_sends_a_message_for_each_object_and_few_datagrams() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_changed_endpoint_is_one_datagram_to_ipvs() {
     inside(|family| {
         let (mut engine, mut tap) = started(family);
@@ -86,7 +86,7 @@ fn a_changed_endpoint_is_one_datagram_to_ipvs() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_restart_with_unchanged_objects_writes_nothing() {
     inside(|family| {
         let (engine, mut tap) = started(family);
@@ -105,7 +105,7 @@ fn a_restart_with_unchanged_objects_writes_nothing() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn looks_dump_the_servers_once_and_a_part_of_the_destinations() {
     inside(|family| {
         let (mut engine, mut tap) = started(family);

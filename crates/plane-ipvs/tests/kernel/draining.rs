@@ -61,7 +61,7 @@ fn assert_all_go_to(client: &Client, family: Family, endpoint: u8) {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_connection_outlives_its_endpoint() {
     inside(|family| {
         let (mut engine, client, [mut first, mut second]) = connected(family);
@@ -86,7 +86,7 @@ fn a_connection_outlives_its_endpoint() {
 
 /// A hash keeps the place of an endpoint whose weight becomes 0, and IPVS would refuse the clients that it leads there.
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn no_hash_leads_to_an_endpoint_that_drains() {
     for scheduler in [Scheduler::Sh, Scheduler::Mh] {
         inside(|family| {
@@ -113,7 +113,7 @@ fn no_hash_leads_to_an_endpoint_that_drains() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn an_endpoint_is_deleted_when_its_connections_have_ended() {
     inside(|family| {
         let (mut engine, client, [first, mut second]) = connected(family);
@@ -135,7 +135,7 @@ fn an_endpoint_is_deleted_when_its_connections_have_ended() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn an_endpoint_is_deleted_when_its_grace_period_is_over() {
     inside(|family| {
         let (mut engine, client, [mut first, mut second]) = connected(family);
@@ -153,7 +153,7 @@ fn an_endpoint_is_deleted_when_its_grace_period_is_over() {
 
 /// A Pod may take longer to terminate than the grace period, and a traffic policy or hints may deselect an endpoint that is well.
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn the_grace_period_begins_when_the_endpoint_leaves_its_slices() {
     inside(|family| {
         let (mut engine, client, [mut first, mut second]) = connected(family);
@@ -193,7 +193,7 @@ fn the_grace_period_begins_when_the_endpoint_leaves_its_slices() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_restart_finds_what_drains() {
     inside(|family| {
         let (mut engine, client, [mut first, _second]) = connected(family);
@@ -232,7 +232,7 @@ fn a_restart_finds_what_drains() {
 
 /// The last endpoint goes: new connections are refused by the table, established ones go on.
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_service_without_endpoints_refuses_and_lets_connections_end() {
     inside(|family| {
         let (mut engine, client, connections) = connected(family);
@@ -248,7 +248,7 @@ fn a_service_without_endpoints_refuses_and_lets_connections_end() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn endpoints_of_udp_are_deleted_at_once() {
     inside(|family| {
         let client = Client::new(family);

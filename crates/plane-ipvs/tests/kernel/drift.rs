@@ -33,7 +33,7 @@ fn damage<D: AsRef<str>>(family: Family, all: &[D], act: impl Fn(&str)) {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn damage_of_the_table_is_repaired_at_once() {
     inside(|family| {
         let table = table(family);
@@ -69,7 +69,7 @@ fn damage_of_the_table_is_repaired_at_once() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn damage_of_the_device_is_repaired_at_once() {
     inside(|family| {
         let bits = if family == Family::V4 { 32 } else { 128 };
@@ -88,7 +88,7 @@ fn damage_of_the_device_is_repaired_at_once() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn damage_of_servers_is_repaired_within_one_look() {
     inside(|family| {
         let node_port = at(Protocol::Tcp, address(family, 0, 1), 30001);
@@ -108,7 +108,7 @@ fn damage_of_servers_is_repaired_within_one_look() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn damage_of_endpoints_is_repaired_within_a_round_of_looks() {
     inside(|family| {
         let mut engine = started_with(family, only(family, &["plain", "sticky", "sticky-udp"]));
@@ -134,7 +134,7 @@ fn damage_of_endpoints_is_repaired_within_a_round_of_looks() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_full_comparison_repairs_everything() {
     inside(|family| {
         let mut engine = started(family);
@@ -152,7 +152,7 @@ fn a_full_comparison_repairs_everything() {
 
 /// Changes of the table, the device and the servers, and a new service at the same time.
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_pending_change_and_damage_of_all_layers_converge() {
     inside(|family| {
         let mut engine = started(family);
@@ -171,7 +171,7 @@ fn a_pending_change_and_damage_of_all_layers_converge() {
 
 /// As the executable has it: an engine for each family, and threads that wait for what others do.
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_foreign_change_of_the_device_wakes_the_engine_of_its_family() {
     inside(|family| {
         let shared = Shared::default();
@@ -207,7 +207,7 @@ fn a_foreign_change_of_the_device_wakes_the_engine_of_its_family() {
 
 /// A second proxy of the same node makes the same changes.
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn two_proxies_agree() {
     inside(|family| {
         let (mut first, mut second) = (started(family), started(family));

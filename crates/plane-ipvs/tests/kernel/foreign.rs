@@ -41,7 +41,7 @@ fn create(lines: &[String]) {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn servers_of_other_programs_stay() {
     inside(|family| {
         let before = elsewhere(family);
@@ -64,7 +64,7 @@ fn servers_of_other_programs_stay() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_contested_frontend_makes_its_service_wait() {
     inside(|family| {
         for endpoints in [true, false] {
@@ -124,7 +124,7 @@ fn director(family: Family) -> Vec<String> {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn servers_at_the_numbers_of_frontends_stay_when_the_mode_changes_to_this_one() {
     inside(|family| {
         add_node_addresses(family);
@@ -151,7 +151,7 @@ fn servers_at_the_numbers_of_frontends_stay_when_the_mode_changes_to_this_one() 
 
 /// A run was killed between the virtual servers and the table of mode nftables, which is replaced last.
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn half_made_servers_are_completed() {
     inside(|family| {
         let objects = {
@@ -176,7 +176,7 @@ fn half_made_servers_are_completed() {
 
 /// The other service of a shared address is served, so the device has the address.
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_contested_frontend_at_a_shared_address_is_left_alone() {
     inside(|family| {
         let mut engine = started(family);
@@ -198,7 +198,7 @@ fn a_contested_frontend_at_a_shared_address_is_left_alone() {
 
 /// A service that is in force gets a port that is another program's: the rest of it stays as it is.
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_service_keeps_its_last_good_state() {
     inside(|family| {
         let mut engine = started(family);

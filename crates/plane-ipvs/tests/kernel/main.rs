@@ -1,5 +1,5 @@
 //! The engine on a real kernel, each test in a network namespace of its own; the oracles are `ipvsadm`, `nft` and `ip`. Not every
-//! machine's kernel has IPVS, so the tests run in emulated machines: `cargo xt vm`.
+//! machine's kernel has IPVS, so the tests run in virtual machines: `cargo xt vm`.
 
 #![expect(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test fails by panic")]
 

@@ -132,7 +132,7 @@ fn meanwhile(family: Family, look: impl Fn(&mut Observer) + Sync, action: impl F
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn an_address_is_there_only_with_its_element_and_its_servers() {
     inside(|family| {
         let mut engine = started_with(family, only(family, &["plain"]));
@@ -172,7 +172,7 @@ fn balancer(family: Family, local: bool, ranges: Option<(&str, &str)>) -> (UnitI
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_mark_goes_after_the_endpoints_of_other_nodes_and_comes_before_them() {
     let (some, others) = (Some(("10.0.0.0/9", "fd00:77::/64")), Some(("10.0.0.0/10", "fd00:78::/64")));
     inside(|family| {
@@ -205,7 +205,7 @@ fn a_mark_goes_after_the_endpoints_of_other_nodes_and_comes_before_them() {
 
 /// The address of a service can't be added: nothing of the service stays, and others are served.
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn an_address_that_is_refused_quarantines_its_service_alone() {
     inside(|family| {
         let refused = match family {
@@ -237,7 +237,7 @@ fn an_address_that_is_refused_quarantines_its_service_alone() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn no_address_and_no_element_stays_of_a_service_without_its_servers() {
     inside(|family| {
         let foreign = [
@@ -260,7 +260,7 @@ fn no_address_and_no_element_stays_of_a_service_without_its_servers() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_table_of_another_mode_is_replaced_when_servers_and_addresses_are_there() {
     inside(|family| {
         let table = table(family);
@@ -289,7 +289,7 @@ fn a_table_of_another_mode_is_replaced_when_servers_and_addresses_are_there() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn servers_go_before_their_refusals() {
     inside(|family| {
         let mut engine = started_with(family, only(family, &["plain", "sticky"]));

@@ -18,7 +18,7 @@ use crate::common::{
 use crate::flows::Client;
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn only_the_servers_of_other_programs_are_left() {
     inside(|family| {
         assert!(!retire::in_use(family).unwrap());
@@ -44,7 +44,7 @@ fn only_the_servers_of_other_programs_are_left() {
 
 /// Another mode's table has replaced that of this mode, or there is none any more: the device tells which servers are ours.
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn servers_are_removed_without_the_table() {
     inside(|family| {
         let foreign = at(Protocol::Tcp, stranger(family), 443);
@@ -77,7 +77,7 @@ fn director(at: &str, real: SocketAddr) -> [String; 2] {
 
 /// This mode never ran here: nothing is ours, whatever the table of mode nftables lists.
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn without_the_device_nothing_is_removed() {
     inside(|family| {
         add_node_addresses(family);
@@ -94,7 +94,7 @@ fn without_the_device_nothing_is_removed() {
 
 /// Beside the table of mode nftables, and without any table, as after a change to mode iptables and a restart.
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn servers_of_node_ports_are_recognised_by_their_endpoints() {
     inside(|family| {
         add_node_addresses(family);
@@ -129,7 +129,7 @@ fn servers_of_node_ports_are_recognised_by_their_endpoints() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn servers_in_excluded_ranges_stay_without_the_table() {
     inside(|family| {
         let excluded = [net(family, "10.96.0.0/27", "fd00:10:96::/123")];
@@ -145,7 +145,7 @@ fn servers_in_excluded_ranges_stay_without_the_table() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn the_device_stays_as_long_as_the_other_family_has_addresses() {
     inside(|family| {
         for of in Family::ALL {
@@ -162,7 +162,7 @@ fn the_device_stays_as_long_as_the_other_family_has_addresses() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn established_connections_are_spared_if_asked() {
     inside(|family| {
         let client = Client::new(family);
@@ -183,7 +183,7 @@ fn established_connections_are_spared_if_asked() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn ipsets_of_upstream_are_destroyed_unless_rules_refer_to_them() {
     inside(|family| {
         let (kind, name, other) = match family {

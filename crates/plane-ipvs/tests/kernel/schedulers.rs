@@ -81,7 +81,7 @@ fn is_absent(scheduler: Scheduler) -> bool {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn every_scheduler_and_weight_is_set() {
     inside(|family| {
         let (mut engine, reports) = recording(family, Scheduler::Wlc);
@@ -119,7 +119,7 @@ fn every_scheduler_and_weight_is_set() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_scheduler_changes_in_place() {
     inside(|family| {
         let mut engine = open(family);
@@ -135,7 +135,7 @@ fn a_scheduler_changes_in_place() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_missing_scheduler_is_replaced_and_set_once_it_is_there() {
     inside(|family| {
         let hidden = Hidden::new();
@@ -180,7 +180,7 @@ fn a_missing_scheduler_is_replaced_and_set_once_it_is_there() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_missing_scheduler_of_many_services_is_looked_for_once() {
     inside(|family| {
         let hidden = Hidden::new();
@@ -208,7 +208,7 @@ fn a_missing_scheduler_of_many_services_is_looked_for_once() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_missing_configured_scheduler_is_named() {
     inside(|family| {
         let _hidden = Hidden::new();

@@ -21,7 +21,7 @@ use crate::mode::ThisMode;
 const FORWARDING: &str = "net.ipv6.conf.all.forwarding";
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn what_is_written_reads_back() {
     inside(|family| {
         let engine = started(family);
@@ -37,7 +37,7 @@ fn what_is_written_reads_back() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn keys_read_back_as_everything_does() {
     inside(|family| {
         let mut engine = started(family);
@@ -53,7 +53,7 @@ fn keys_read_back_as_everything_does() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_restart_commits_nothing() {
     inside(|family| {
         drop(started(family));
@@ -67,7 +67,7 @@ fn a_restart_commits_nothing() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn units_go_without_a_trace() {
     inside(|family| {
         let mut engine = started(family);
@@ -84,7 +84,7 @@ fn units_go_without_a_trace() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn each_case_follows_the_one_before() {
     for family in Family::ALL {
         let namespace = Namespace::new().unwrap();
@@ -111,7 +111,7 @@ fn each_case_in_the_kernel(family: Family) {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn kernel_parameters_and_timeouts_are_set() {
     inside(|family| {
         let timeouts = Timeouts { tcp_seconds: 801, tcp_fin_seconds: 0, udp_seconds: 33 };
@@ -137,7 +137,7 @@ fn kernel_parameters_and_timeouts_are_set() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_timeout_that_is_too_long_is_named() {
     inside(|family| {
         let timeouts = Timeouts { tcp_seconds: i32::MAX.cast_unsigned(), tcp_fin_seconds: 0, udp_seconds: 33 };
@@ -152,7 +152,7 @@ fn a_timeout_that_is_too_long_is_named() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_node_that_does_not_forward_ipv6_is_reported_until_it_does() {
     inside(|family| {
         sysctl::write(FORWARDING, "0").unwrap();
@@ -179,7 +179,7 @@ fn a_node_that_does_not_forward_ipv6_is_reported_until_it_does() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn the_device_has_ipv6_also_where_new_devices_have_none() {
     inside(|family| {
         sysctl::write("net.ipv6.conf.default.disable_ipv6", "1").unwrap();
@@ -197,7 +197,7 @@ fn the_device_has_ipv6_also_where_new_devices_have_none() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in the emulated machine"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_device_of_another_kind_is_named() {
     inside(|family| {
         ip(&format!("link add {DEVICE} type bridge"));

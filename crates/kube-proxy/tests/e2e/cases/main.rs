@@ -121,7 +121,7 @@ macro_rules! every_mode {
 every_mode! {
     iptables: Mode::IPTABLES,
     iptables_legacy: Mode::IPTABLES_LEGACY,
-    #[ignore = "needs IPVS: runs in emulated machines"]
+    #[ignore = "needs IPVS: runs in virtual machines"]
     ipvs: Mode::IPVS,
     nftables: Mode::NFTABLES,
     userspace: Mode::USERSPACE,
@@ -157,7 +157,7 @@ fn all_that_is_decided_of_iptables_is_what_upstream_does() {
 }
 
 #[test]
-#[ignore = "needs IPVS, and hours: runs by its name in emulated machines"]
+#[ignore = "needs IPVS, and hours: runs by its name in virtual machines"]
 fn all_that_is_decided_of_ipvs_is_what_upstream_does() {
     what_is_decided_is_what_upstream_does(Mode::IPVS, &DIFFERS_IN_IPVS);
 }

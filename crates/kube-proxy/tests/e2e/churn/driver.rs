@@ -321,7 +321,7 @@ impl<'a> Driver<'a> {
         for family in Family::ALL {
             let (at, marker) = (self.services[number].marker(family), self.marker);
             self.proxy.wait_for("a manifest in force", |_| {
-                // looked for all the time it would be what an emulated machine does
+                // looked for all the time it would be what a virtual machine does
                 std::thread::sleep(slowly(LOOK));
                 marker.tcp(at, 1).all_answered()
             });

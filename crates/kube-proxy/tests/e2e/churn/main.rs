@@ -167,7 +167,7 @@ fn restarts_leave_no_stale_conversation_by_legacy_iptables() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn restarts_leave_no_stale_conversation_by_ipvs() {
     restarts("ipvs-restarts", (IPVS, None));
 }
@@ -203,13 +203,13 @@ fn policies_that_change_as_fast_as_they_can_harm_nobody_by_legacy_iptables() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn endpoints_that_come_and_go_harm_nobody_by_ipvs() {
     endpoints("ipvs-endpoints", (IPVS, None));
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn policies_that_change_as_fast_as_they_can_harm_nobody_by_ipvs() {
     policies("ipvs-policies", (IPVS, None));
 }

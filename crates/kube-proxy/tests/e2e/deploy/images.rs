@@ -402,7 +402,7 @@ fn the_image_from_scratch_serves_in_mode_nftables() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn the_image_from_scratch_serves_in_mode_ipvs() {
     let config = Config { mode: IPVS, more: "nodePortAddresses: [primary]\n".into(), ..Config::default() };
     let mounted = mounted("mounted-ipvs", &config);

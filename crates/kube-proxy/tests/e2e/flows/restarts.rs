@@ -217,7 +217,7 @@ fn node_ports_leave_an_address((from, before): (&'static str, Serving), mode: &'
     }
 }
 
-/// The modes that every kernel has. Mode ipvs needs an emulated machine: its flows are tested there, in `plane-ipvs/tests/kernel`
+/// The modes that every kernel has. Mode ipvs needs a virtual machine: its flows are tested there, in `plane-ipvs/tests/kernel`
 /// and in `churn`.
 fn modes() -> Vec<&'static str> {
     Mode::names().into_iter().filter(|mode| *mode != Mode::IPVS.name).collect()

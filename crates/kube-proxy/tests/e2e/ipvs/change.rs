@@ -139,14 +139,14 @@ fn change_all(stage: &mut Stage<'static>, begin: fn(&mut Stage<'static>, &'stati
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_change_of_mode_fails_no_connection_and_leaves_nothing() {
     let mut stage = stage_with(&Config::default(), &manifests());
     change_all(&mut stage, restart_in);
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_change_of_mode_in_the_running_process_fails_no_connection_and_leaves_nothing() {
     let mut stage = stage_with(&Config::default(), &manifests());
     // One process from here to the end, whichever test ran before.
@@ -159,7 +159,7 @@ fn a_change_of_mode_in_the_running_process_fails_no_connection_and_leaves_nothin
 /// Settings of mode ipvs change in the running process. A changed scheduler refuses connections for a moment, whoever changes it
 /// (`docs/modes/ipvs.md`); these settings have no such effect.
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_reload_changes_settings_without_a_failed_connection() {
     let mut stage = stage_with(&ipvs(""), &manifests());
     stage.restart();
@@ -184,7 +184,7 @@ fn a_reload_changes_settings_without_a_failed_connection() {
 /// Upstream's proxy gives IPv4 addresses the scope global, with which the node's connections may take them as their source. A
 /// start sets their scope while clients connect.
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn the_scope_of_adopted_addresses_changes_without_a_failed_connection() {
     let many = (100..150)
         .fold(manifests(), |all, number| all.with(Service::new(&format!("more-{number}"), number), &[Place::PodA]));
@@ -213,7 +213,7 @@ fn the_scope_of_adopted_addresses_changes_without_a_failed_connection() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn clean_up_leaves_nothing() {
     let mut stage = stage_with(&ipvs(""), &manifests());
     let node = stage.node();

@@ -49,7 +49,7 @@ fn repaired(stage: &Stage<'_>, what: &str, limit: Duration, spoil: impl FnOnce(&
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn foreign_changes_are_repaired() {
     let stage = stage(&manifests());
     assert!(served(&stage));
@@ -81,7 +81,7 @@ fn foreign_changes_are_repaired() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_device_of_another_type_is_named() {
     let mut stage = stage(&manifests());
     let node = stage.node();
@@ -135,7 +135,7 @@ fn assert_synced_beside_quarantine(stage: &mut Stage<'_>, manifests: &Manifests)
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_foreign_director_keeps_its_server_and_one_service_waits() {
     let mut stage = stage(&manifests());
     let node = stage.node();
@@ -178,7 +178,7 @@ fn a_foreign_director_keeps_its_server_and_one_service_waits() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_first_load_that_is_killed_is_completed_by_the_next_run() {
     let many = (0..MANY).fold(Manifests::new(), |all, number| {
         all.with(Service::new(&format!("many-{number}"), 1000 + number), &[Place::PodA, Place::PodB])
@@ -228,7 +228,7 @@ fn monitor(node: &Host, name: &str, arguments: &[&str]) -> Child {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_restart_with_unchanged_objects_writes_nothing() {
     let mut stage = stage(&manifests().with(Service::new("sticks", 33).affinity(60), &[Place::PodA, Place::Far]));
     let node = stage.node();

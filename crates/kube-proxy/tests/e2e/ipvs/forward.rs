@@ -58,7 +58,7 @@ fn written(lab: &Lab) -> usize {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_policy_of_drop_is_reported_with_the_command_that_mends_it() {
     let mut stage = stage_with(&ipvs(""), &manifests());
     assert!(serves(stage.lab));
@@ -78,7 +78,7 @@ fn a_policy_of_drop_is_reported_with_the_command_that_mends_it() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn the_rule_is_written_if_asked_for_and_goes_at_clean_up() {
     let accepting = ipvs("---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nacceptForward: true");
     let mut stage = stage_with(&accepting, &manifests());

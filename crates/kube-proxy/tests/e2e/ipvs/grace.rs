@@ -91,7 +91,7 @@ fn until_forgotten(node: &Host) {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_connection_lives_on_while_new_ones_go_elsewhere() {
     let mut stage = stage(&at(&[Place::PodA]));
     let (lab, node) = (stage.lab, stage.node());
@@ -115,7 +115,7 @@ fn a_connection_lives_on_while_new_ones_go_elsewhere() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_terminating_endpoint_without_others_keeps_serving_and_then_drains() {
     let service = Service::new("talks", 10);
     let terminating = service.endpoints(ECHO, &[]).and(Place::PodA, Condition::Terminating);
@@ -167,7 +167,7 @@ fn are_reset(talks: &mut [Talk]) {
 
 /// A Pod may take longer to terminate than the grace period, which begins when it has left its slice.
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_terminating_endpoint_keeps_its_connections_while_it_is_listed() {
     let service = Service::new("talks", 10);
     let terminating = service.endpoints(ECHO, &[Place::PodB]).and(Place::PodA, Condition::Terminating);
@@ -190,7 +190,7 @@ fn a_terminating_endpoint_keeps_its_connections_while_it_is_listed() {
 
 /// A traffic policy deselects an endpoint that is well, and long-lived connections to it go on.
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_deselected_endpoint_keeps_its_connections() {
     let service = Service::new("talks", 10).external_ip(10);
     let (here, far) = (Place::PodB, Place::Far);
@@ -219,7 +219,7 @@ fn a_deselected_endpoint_keeps_its_connections() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn the_grace_period_ends_a_connection() {
     let mut stage = stage_with(&short_grace(), &at(&[Place::PodA]));
     let (lab, node) = (stage.lab, stage.node());
@@ -233,7 +233,7 @@ fn the_grace_period_ends_a_connection() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_draining_endpoint_is_known_after_a_restart() {
     let mut stage = stage(&at(&[Place::PodA]));
     let (lab, node) = (stage.lab, stage.node());
@@ -260,7 +260,7 @@ fn a_draining_endpoint_is_known_after_a_restart() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn an_endpoint_that_comes_back_gets_its_weight() {
     let mut stage = stage(&at(&[Place::PodA]));
     let (lab, node) = (stage.lab, stage.node());
@@ -278,7 +278,7 @@ fn an_endpoint_that_comes_back_gets_its_weight() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn udp_moves_at_once() {
     let service = Service::new("asks", 11).protocols(&[Protocol::Udp]);
     let at = |place| Manifests::new().with(service.clone(), &[place]);
@@ -299,7 +299,7 @@ fn udp_moves_at_once() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_client_with_affinity_moves_when_its_endpoint_drains() {
     let service = Service::new("sticks", 12).affinity(3600);
     let with = |places: &[Place]| Manifests::new().with(service.clone(), places);

@@ -1,5 +1,5 @@
 //! The limits of connection tracking, in all modes: they belong to the initial network namespace, so that this test changes the machine
-//! itself, which must be an emulated one.
+//! itself, which must be a virtual one.
 
 use std::fs;
 use std::path::Path;
@@ -32,9 +32,9 @@ fn initialised(limits: &[&str]) -> Vec<String> {
 }
 
 #[test]
-#[ignore = "changes the limits of the machine: runs in emulated machines"]
+#[ignore = "changes the limits of the machine: runs in virtual machines"]
 fn limits_of_connection_tracking_are_set() {
-    assert!(Path::new(JOB).exists(), "this is no emulated machine");
+    assert!(Path::new(JOB).exists(), "this is no virtual machine");
     let limits = |per_core: u64, min: u64| {
         initialised(&[&format!("--conntrack-max-per-core={per_core}"), &format!("--conntrack-min={min}")])
     };

@@ -1,8 +1,8 @@
 //! Mode ipvs of the built executable: virtual servers, real connections between network namespaces, and `ipvsadm`, `nft` and `ip`
 //! as oracles.
 //!
-//! Most machines' kernels lack IPVS, so that all tests here run in emulated machines: most by `cargo xt vm`, the others by their names
-//! (docs/testing.md). One lab serves them, one after another.
+//! Most machines' kernels lack IPVS, so that all tests here run in virtual machines: `cargo xt vm`. One lab serves them, one after
+//! another.
 #![expect(
     clippy::expect_used,
     clippy::panic,

@@ -91,7 +91,7 @@ fn failing_start(stage: &mut Stage<'_>) -> String {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn without_ipvs_the_advice_is_named_and_a_fallback_serves() {
     let web = || Manifests::new().with(Service::new("web", 70), &[Place::PodA]);
     // Loads the modules of the fallback.
@@ -138,7 +138,7 @@ fn assert_nothing_to_do(stage: &Stage<'_>) {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_missing_scheduler_is_named_and_the_configured_one_serves() {
     let with =
         |scheduler| Manifests::new().with(Service::new("web", 71).annotate(SCHEDULER, scheduler), &[Place::PodA]);
@@ -175,7 +175,7 @@ fn a_missing_scheduler_is_named_and_the_configured_one_serves() {
 
 /// Linux 6.1 lacks a scheduler that 6.12 has.
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_scheduler_that_the_kernel_lacks_is_named() {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
     let web = Service::new("web", 72).annotate(SCHEDULER, "twos");

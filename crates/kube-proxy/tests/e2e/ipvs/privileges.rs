@@ -7,7 +7,7 @@ use ferry_lab::{Family, Lab, Manifests, Place, Proxy, Service};
 use crate::support::{EXECUTABLE, folder, ipvs, servers};
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn net_admin_alone_serves() {
     let (lab, folder) = (Lab::new(), folder("net-admin-alone"));
     let node = lab.host(Place::Node);

@@ -33,7 +33,7 @@ fn state(node: &Host) -> (Ruleset, BTreeSet<String>, BTreeSet<String>) {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn tools_load_what_runs() {
     let mut stage = stage(&manifests());
     let [table, servers, addresses] = ["nft", "ipvsadm", "addresses"].map(|part| rendered(&stage, part));

@@ -31,7 +31,7 @@ fn schedulers(node: &Host, number: u16) -> [String; 2] {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn connections_spread_evenly_or_by_weights() {
     let zones = scheduled("zones", 41, "wrr").annotate(WEIGHT_ZONES, "zone-of-node-a=1,zone-of-node-b=3");
     let in_zones = zones.endpoints(8080, &[Place::PodA, Place::Far]).in_zones();
@@ -67,7 +67,7 @@ fn connections_spread_evenly_or_by_weights() {
 
 /// `sh` chooses by the source address, `mh` by address and port.
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn hashes_keep_a_client_at_an_endpoint() {
     let stage = stage(&Manifests::new().with(scheduled("sh", 43, "sh"), &ALL).with(scheduled("mh", 44, "mh"), &ALL));
     let mut checks = Checks::new();
@@ -86,7 +86,7 @@ fn hashes_keep_a_client_at_an_endpoint() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn least_connections_go_to_the_idle_endpoint() {
     let numbers = [(45, "lc"), (46, "wlc"), (47, "nq"), (48, "sed")];
     let at = |places: &[Place]| {
@@ -120,7 +120,7 @@ fn least_connections_go_to_the_idle_endpoint() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn an_annotation_stands_beside_the_global_option() {
     let manifests = Manifests::new()
         .with(Service::new("plain", 50), &ALL)
@@ -139,7 +139,7 @@ fn an_annotation_stands_beside_the_global_option() {
 /// refuses new ones from the end of the old scheduler to the begin of the new one, a few milliseconds (`ip_vs_edit_service` waits for
 /// readers in between).
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn every_scheduler_serves_and_its_change_breaks_no_connection() {
     let names = ["wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "rr"];
     let with = |scheduler| {

@@ -34,7 +34,7 @@ fn read(node: &Host, parameters: &'static [&'static str]) -> Vec<String> {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn parameters_of_the_kernel_are_set() {
     let mut stage = stage(&manifests());
     let node = stage.node();
@@ -53,7 +53,7 @@ fn parameters_of_the_kernel_are_set() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn service_addresses_are_announced_unless_strict_arp_forbids_it() {
     let to = at_external_ip(Family::V4, 60);
     let route = format!("{}/32", external_ip(Family::V4, 60));
@@ -72,7 +72,7 @@ fn service_addresses_are_announced_unless_strict_arp_forbids_it() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn timeouts_of_connections_are_set() {
     let timeouts = "ipvs: {tcpTimeout: 600s, tcpFinTimeout: 61s, udpTimeout: 201s, minSyncPeriod: 1ms}";
     let stage = stage_with(&ipvs(timeouts), &manifests());
@@ -82,7 +82,7 @@ fn timeouts_of_connections_are_set() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn node_ports_are_where_the_configuration_says() {
     let stage = stage_with(&ipvs("nodePortAddresses: [192.168.0.0/16, \"fd00:9::/64\"]"), &manifests());
     let mut checks = Checks::new();
@@ -96,7 +96,7 @@ fn node_ports_are_where_the_configuration_says() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn masquerade_all_spares_nobody() {
     let stage = stage_with(&ipvs("iptables: {masqueradeAll: true}\nnftables: {masqueradeAll: true}"), &manifests());
     let mut checks = Checks::new();
@@ -107,7 +107,7 @@ fn masquerade_all_spares_nobody() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn without_a_detector_cluster_ips_keep_every_source() {
     let config = Config { cluster_cidr: None, ..ipvs("") };
     let stage = stage_with(&config, &manifests());
@@ -127,7 +127,7 @@ fn without_a_detector_cluster_ips_keep_every_source() {
 
 /// Servers at addresses of the device, where no table lists the frontends: an earlier proxy's, unless the range is excluded.
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn foreign_servers_in_excluded_ranges_stay() {
     let config = ipvs("ipvs: {excludeCIDRs: [172.20.0.0/16], minSyncPeriod: 1ms}");
     let mut stage = stage_with(&config, &manifests());

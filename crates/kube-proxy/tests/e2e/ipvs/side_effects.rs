@@ -37,7 +37,7 @@ fn manifests() -> Manifests {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn host_services_are_not_reachable_by_a_service_address() {
     let stage = stage(&manifests());
     let everywhere = vec![IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
@@ -82,7 +82,7 @@ fn of_flow(lab: &Lab, from: Place, to: SocketAddr) -> Tally {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_missing_virtual_server_opens_no_service_of_the_host() {
     let talks = Service::new("talks", 27).external_ip(20).port(ECHO);
     let echoes = talks.endpoints(ECHO, &[Place::Far]);
@@ -140,7 +140,7 @@ fn a_missing_virtual_server_opens_no_service_of_the_host() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_port_that_comes_and_goes_is_never_the_host_s() {
     let mut stage = stage(&manifests());
     let lab = stage.lab;
@@ -179,7 +179,7 @@ fn a_port_that_comes_and_goes_is_never_the_host_s() {
 
 /// At an address of the host, its own services are reached where no Service has the port, and not while one has it.
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_node_port_gives_way_to_the_host_s_own_service_when_it_goes() {
     const PORT: u16 = 30028;
     let mut stage = stage(&manifests());
@@ -210,7 +210,7 @@ fn a_node_port_gives_way_to_the_host_s_own_service_when_it_goes() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_service_without_endpoints_is_refused_at_once() {
     let stage = stage(&manifests());
     let mut checks = Checks::new();
@@ -227,7 +227,7 @@ fn a_service_without_endpoints_is_refused_at_once() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_service_address_is_no_source() {
     let stage = stage(&manifests());
     let node = stage.node();
@@ -258,7 +258,7 @@ fn a_service_address_is_no_source() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_node_address_is_not_taken_over() {
     let service = |of: fn(Family) -> IpAddr| {
         Family::ALL.into_iter().fold(Service::new("greedy", 23), |service, family| service.external_address(of(family)))
@@ -284,7 +284,7 @@ fn a_node_address_is_not_taken_over() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_service_address_answers_pings_only_with_an_endpoint_if_so_configured() {
     let option = "---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nipvsPingOnlyWithEndpoints: true";
     // Of two Services one has an endpoint.

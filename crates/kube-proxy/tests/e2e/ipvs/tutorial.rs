@@ -20,7 +20,7 @@ TCP  10.96.0.1:443 rr
 ";
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn the_tools_show_what_the_tutorials_show() {
     let service = Service::new("web", 1).port(443);
     let stage = stage(&Manifests::new().with(service, &[Place::PodA, Place::PodB]));

@@ -350,7 +350,7 @@ fn assert_unmasqueraded(failed: &[(Place, SocketAddr, Duration)], ended: Duratio
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn upstream_and_ours_adopt_each_others_servers_under_traffic() {
     let lab = Lab::new();
     let mut scene = Scene::new(&lab, "upstream");
@@ -365,7 +365,7 @@ fn upstream_and_ours_adopt_each_others_servers_under_traffic() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn clean_up_removes_all_of_upstreams_state() {
     let lab = Lab::new();
     let mut scene = Scene::new(&lab, "cleaned");

@@ -17,7 +17,7 @@ fn inspect(stage: &Stage<'_>, asked: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_server_that_is_gone_is_named() {
     let all = [Place::PodA, Place::PodB, Place::Far];
     let manifests = Manifests::new()

@@ -49,7 +49,7 @@ fn assert_healthy(running: &Running<'_>) {
 }
 
 #[test]
-#[ignore = "sets the clock of the whole machine: runs in emulated machines"]
+#[ignore = "sets the clock of the whole machine: runs in virtual machines"]
 fn jumps_of_the_clock_cost_no_change_and_no_snapshot() {
     assert!(std::env::var_os(PERMISSION).is_some(), "this sets the machine's clock, which needs {PERMISSION}=1");
     let machine = Machine::new();

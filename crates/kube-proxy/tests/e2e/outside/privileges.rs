@@ -128,7 +128,7 @@ fn mode_nftables_needs_net_admin_alone_and_starts_no_process() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn mode_ipvs_needs_net_admin_alone_after_initialisation_and_starts_no_process() {
     let machine = machine("10.96.0.1");
     let manifests = machine.manifests();

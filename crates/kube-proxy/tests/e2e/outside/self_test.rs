@@ -76,7 +76,7 @@ fn connections_from_outside_of_the_pods_are_masqueraded() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn connections_go_through_mode_ipvs() {
     connects("ipvs", &[]);
     connects("ipvs", &["--cluster-cidr=10.244.0.0/16,fd00:10:244::/56"]);

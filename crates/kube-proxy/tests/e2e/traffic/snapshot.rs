@@ -199,7 +199,7 @@ fn a_restarted_machine_serves_without_the_server_in_mode_iptables() {
 }
 
 #[test]
-#[ignore = "needs IPVS: runs in emulated machines"]
+#[ignore = "needs IPVS: runs in virtual machines"]
 fn a_restarted_machine_serves_without_the_server_in_mode_ipvs() {
     a_restart_of_the_machine_without_the_server(IPVS);
 }
