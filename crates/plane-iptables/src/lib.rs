@@ -28,7 +28,8 @@
 //! # Beside the way
 //!
 //! - [`backend`] chooses the variant of the tool, [`features`] holds the facts of the machine that rules depend on, and
-//!   [`in_use()`] detects rules that already serve. `of_others` removes chains that only upstream's other modes have.
+//!   [`in_use()`] detects rules that already serve. `of_others` removes chains that only upstream's other modes have,
+//!   `without_tool` those of this mode where the tool is missing.
 //! - For tests and people: `ruleset` assembles objects into chains, `trace` simulates them on a packet, [`render`] prints them,
 //!   `testing` checks their invariants, and `refers` lists the references between them.
 
@@ -68,6 +69,7 @@ mod trace;
 mod variant;
 mod verdict;
 mod watch;
+mod without_tool;
 
 use std::sync::Arc;
 
@@ -83,6 +85,7 @@ pub use loopback::open_loopback;
 pub use object::{IptKey, IptObject};
 pub use of_others::{retire_of_ipvs, retire_of_userspace};
 pub use watch::{IptablesCommitLock, listener};
+pub use without_tool::retire_without_tool;
 
 /// The engine of this mode.
 pub type IptablesEngine = Engine<Iptables, IptablesKernel>;

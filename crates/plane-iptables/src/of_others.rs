@@ -5,8 +5,9 @@
 use std::io;
 
 use ferry_api::object::Family;
-use ferry_kernel::errno::ErrorClass;
-use ferry_kernel::iptables::{Backend, ChainName, Failure, Line, Restore, Table, Tool, legacy, nft};
+use ferry_kernel::iptables::{Backend, ChainName, Failure, Line, Restore, Table, Tool, legacy};
+
+use crate::without_tool;
 
 /// The chains of mode ipvs by table. Upstream's own clean-up leaves some of them.
 const OF_IPVS: [(Table, &[&str]); 2] = [
@@ -19,9 +20,6 @@ const OF_USERSPACE: [(Table, &[&str]); 2] = [
     (Table::Filter, &["KUBE-NODEPORT-NON-LOCAL"]),
     (Table::Nat, &["KUBE-PORTALS-CONTAINER", "KUBE-PORTALS-HOST", "KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST"]),
 ];
-
-/// Attempts to remove the chains of a table by netlink. The other family's are removed at the same time, so one is seldom enough.
-const TRIES: usize = 5;
 
 /// Removes the chains of upstream's mode ipvs from the tables of both variants, with the rules that lead to them; returns their
 /// number. Those of the nft variant need no tool.
@@ -43,23 +41,12 @@ pub fn retire_of_userspace(family: Family) -> io::Result<usize> {
 fn retire(family: Family, all: [(Table, &[&str]); 2]) -> io::Result<usize> {
     let mut removed = 0;
     for (table, chains) in all {
-        removed += remove_nft(family, table, chains)?;
+        removed += without_tool::remove(family, table, &|name| chains.contains(&name))?;
         if legacy::info(family, table)?.is_some_and(|info| info.entries > legacy::empty(table)) {
             removed += remove_legacy(family, table, chains).map_err(io::Error::other)?;
         }
     }
     Ok(removed)
-}
-
-/// Another program's commit since the chains were read refuses the removal: then they are read again.
-fn remove_nft(family: Family, table: Table, chains: &[&str]) -> io::Result<usize> {
-    for _ in 1..TRIES {
-        match nft::remove_chains(family, table, chains) {
-            Err(error) if ErrorClass::of(&error) == ErrorClass::Transient => {}
-            removed => return removed,
-        }
-    }
-    nft::remove_chains(family, table, chains)
 }
 
 fn remove_legacy(family: Family, table: Table, chains: &[&str]) -> Result<usize, Failure> {

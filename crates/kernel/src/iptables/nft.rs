@@ -54,31 +54,33 @@ pub fn has_rules(family: Family, chain: &Chain) -> io::Result<bool> {
     Ok(!rules.is_empty())
 }
 
-/// Deletes these chains of a table with their rules, and the rules of its other chains that lead to them, in one transaction.
-/// Returns the number of deleted chains; missing ones are none.
+/// Deletes the unwanted chains of a table with their rules, and the rules of its other chains that lead to them, in one transaction.
+/// Returns the number of deleted chains.
 ///
 /// # Errors
 /// As for [`chains`]. Nothing is deleted then.
-pub fn remove_chains(family: Family, table: Table, unwanted: &[&str]) -> io::Result<usize> {
-    let is_unwanted = |name: &str| unwanted.contains(&name);
-    let there = chains(family)?.into_iter().filter(|chain| chain.table == table && is_unwanted(&chain.name));
-    let there: Vec<String> = there.map(|chain| chain.name).collect();
-    if there.is_empty() {
+pub fn remove_chains(family: Family, table: Table, is_unwanted: &dyn Fn(&str) -> bool) -> io::Result<usize> {
+    let mut socket = Socket::open()?;
+    // Rules that come in between may lead to the chains.
+    let generation = socket.generation();
+    let there = chains(family)?.into_iter().filter(|chain| chain.table == table).map(|chain| chain.name);
+    let (unwanted, others): (Vec<String>, Vec<String>) = there.partition(|name| is_unwanted(name));
+    if unwanted.is_empty() {
         return Ok(0);
     }
-    let mut socket = Socket::open()?;
     let mut batch = Batch::new(family, table.name());
-    // Rules that come in between may lead to the chains.
-    batch.set_generation(socket.generation()?);
-    for (chain, rule) in socket.rules(family, table.name(), None)? {
-        if !is_unwanted(&chain) && leads_to(&rule, &is_unwanted) {
-            batch.delete_rule(&chain, rule.handle);
+    batch.set_generation(generation?);
+    for other in &others {
+        for (chain, rule) in socket.rules(family, table.name(), Some(other))? {
+            if leads_to(&rule, is_unwanted) {
+                batch.delete_rule(&chain, rule.handle);
+            }
         }
     }
-    there.iter().for_each(|chain| batch.flush_chain(chain));
-    there.iter().for_each(|chain| batch.delete_chain(chain));
+    unwanted.iter().for_each(|chain| batch.flush_chain(chain));
+    unwanted.iter().for_each(|chain| batch.delete_chain(chain));
     match socket.commit(batch) {
-        Ok(_) => Ok(there.len()),
+        Ok(_) => Ok(unwanted.len()),
         Err(CommitFailure::Io(error) | CommitFailure::Lost(error)) => Err(error),
         Err(failure @ CommitFailure::Messages(_)) => Err(io::Error::other(failure.to_string())),
     }
@@ -129,7 +131,8 @@ mod tests {
     #[test]
     fn chains_are_removed_with_the_rules_that_lead_to_them() {
         let run = || {
-            assert_eq!(remove_chains(Family::V4, Table::Filter, &["ONE"]).unwrap(), 0, "no tables");
+            let unwanted = |name: &str| ["ONE", "TWO", "ABSENT"].contains(&name);
+            assert_eq!(remove_chains(Family::V4, Table::Filter, &|name| name == "ONE").unwrap(), 0, "no tables");
             for rule in [
                 "-N ONE",
                 "-N TWO",
@@ -142,8 +145,8 @@ mod tests {
             ] {
                 assert!(Command::new("iptables-nft").args(rule.split(' ')).status().unwrap().success(), "{rule}");
             }
-            assert_eq!(remove_chains(Family::V4, Table::Nat, &["ONE", "TWO"]).unwrap(), 0);
-            assert_eq!(remove_chains(Family::V4, Table::Filter, &["ONE", "TWO", "ABSENT"]).unwrap(), 2);
+            assert_eq!(remove_chains(Family::V4, Table::Nat, &unwanted).unwrap(), 0);
+            assert_eq!(remove_chains(Family::V4, Table::Filter, &unwanted).unwrap(), 2);
             let left = Command::new("iptables-nft").args(["-S"]).output().unwrap().stdout;
             let left = String::from_utf8(left).unwrap();
             let left: Vec<&str> = left.lines().filter(|line| !line.starts_with("-P")).collect();

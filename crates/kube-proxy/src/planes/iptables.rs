@@ -132,35 +132,44 @@ fn initialize(settings: &Settings) -> anyhow::Result<()> {
 }
 
 fn retire_of_ipvs(family: Family, _: Retirement<'_>, _: &mut Vec<Served>) -> Result<usize, RetireError> {
-    ferry_plane_iptables::retire_of_ipvs(family).map_err(|error| {
-        RetireError::Failed(anyhow::Error::new(error).context("removing chains of upstream's mode ipvs"))
-    })
+    ferry_plane_iptables::retire_of_ipvs(family)
+        .map_err(|error| failed(error, "removing chains of upstream's mode ipvs"))
 }
 
+/// Without the tool, its rules go by netlink. Which frontends they served is unknown then: flows of those that no Service has any more end
+/// with their timeout.
 fn retire_nft(family: Family, _: Retirement<'_>, served: &mut Vec<Served>) -> Result<usize, RetireError> {
-    retire((family, served), Backend::Nft, "kube-proxy chains exist, and their removal needs the tool")
+    if !holds(Backend::Nft, family)? {
+        return Ok(0);
+    }
+    match find(family, Backend::Nft) {
+        Err(Failure::Missing { .. } | Failure::TooOld { .. }) => ferry_plane_iptables::retire_without_tool(family)
+            .map_err(|error| failed(error, "removing chains of kube-proxy without the tool")),
+        Err(error) => Err(failed(error, "kube-proxy chains exist, and their removal needs the tool")),
+        Ok(tool) => retire(tool, served),
+    }
 }
 
 fn retire_legacy(family: Family, _: Retirement<'_>, served: &mut Vec<Served>) -> Result<usize, RetireError> {
-    retire((family, served), Backend::Legacy, "legacy rules exist, and only the tool can list them")
+    if !holds(Backend::Legacy, family)? {
+        return Ok(0);
+    }
+    let tool = find(family, Backend::Legacy);
+    retire(tool.map_err(|error| failed(error, "legacy rules exist, and only the tool can list them"))?, served)
 }
 
 /// Without rules in a variant, no tool is required, and none creates tables.
-fn retire(
-    (family, served): (Family, &mut Vec<Served>),
-    backend: Backend,
-    found: &'static str,
-) -> Result<usize, RetireError> {
-    let holds = backend::holds(backend, family).map_err(|error| {
-        RetireError::Failed(anyhow::Error::new(error).context("checking for rules of mode iptables"))
-    })?;
-    if !holds {
-        return Ok(0);
-    }
-    let tool = find(family, backend);
-    let tool = tool.map_err(|error| RetireError::Failed(anyhow::Error::new(error).context(found)))?;
+fn holds(backend: Backend, family: Family) -> Result<bool, RetireError> {
+    backend::holds(backend, family).map_err(|error| failed(error, "checking for rules of mode iptables"))
+}
+
+fn retire(tool: Tool, served: &mut Vec<Served>) -> Result<usize, RetireError> {
     let engine = ferry_plane_iptables::engine(Features::default(), tool, IptablesCommitLock::default(), Arc::default());
     SyncEngine::retire(Box::new(engine), served).map_err(|error| RetireError::Failed(anyhow::Error::msg(error)))
+}
+
+fn failed(error: impl std::error::Error + Send + Sync + 'static, context: &'static str) -> RetireError {
+    RetireError::Failed(anyhow::Error::new(error).context(context))
 }
 
 /// Upstream's proxy uses the same names and manages all of them, so nothing of ours is left over.

@@ -277,7 +277,7 @@ fn rules_of_the_other_mode_wait_for_a_broken_file_too() {
 #[test]
 fn rules_that_cannot_be_removed_are_named_and_stay() {
     let machine = Machine::new();
-    after_iptables(&machine, "nft");
+    after_iptables(&machine, "legacy");
     let warning = "Removing rules of an earlier run failed";
     let mut running = machine.start_with_installed(&["--proxy-mode=nftables"]);
     running.until("the map", |_| machine.serves("ip", "10.96.0.1"));
@@ -285,16 +285,51 @@ fn rules_that_cannot_be_removed_are_named_and_stay() {
     let log = running.log();
     let line = log.lines().find(|line| line.contains(warning)).unwrap();
     assert!(line.starts_with('W') && line.contains("not found in PATH"), "{line}");
-    assert!(translates(&machine, "nft"));
+    assert!(translates(&machine, "legacy"));
     running.signal(Signal::KILL);
     // Clean-up doesn't report success either.
     let output = machine.output_without_tools(&["--cleanup"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(translates(&machine, "nft"));
+    assert!(translates(&machine, "legacy"));
     assert!(
         machine.tables().iter().all(|table| !table.ends_with("kube-proxy")),
         "the other mode's are gone all the same"
     );
+}
+
+/// As in the image from scratch.
+#[test]
+fn without_the_tool_rules_of_the_nft_variant_are_removed() {
+    let machine = Machine::new();
+    web(&machine);
+    prefer(&machine, "nft");
+    let before = FAMILIES.map(|family| saved(&machine, family, "nft"));
+    let others_stay = || {
+        for (family, before) in FAMILIES.iter().zip(&before) {
+            let after = saved(&machine, family, "nft");
+            let lost: Vec<_> = before.iter().filter(|line| !after.contains(line)).collect();
+            assert!(lost.is_empty(), "{family}: {lost:?} of somebody else is gone");
+        }
+    };
+    let mut running = machine.start_as(IPTABLES);
+    until_translated(&mut running, &machine, "nft");
+    running.signal(Signal::KILL);
+    let mut running = machine.start_with_installed(&["--proxy-mode=nftables"]);
+    running.until("the map", |_| machine.serves("ip", "10.96.0.1") && machine.serves("ip6", "fd00:96::1"));
+    running.until("end of the chains", |_| ours(&machine, "nft").is_empty());
+    for family in ["IPv4", "IPv6"] {
+        let removed = format!("{REMOVED}\"{family}\" mode=\"iptables\" domain=\"iptables-nft\" objects=");
+        running.until("word of it", |running| running.log().contains(&removed));
+    }
+    others_stay();
+    running.signal(Signal::KILL);
+
+    let mut running = machine.start_as(IPTABLES);
+    until_translated(&mut running, &machine, "nft");
+    running.signal(Signal::KILL);
+    succeeded(&machine.output_without_tools(&["--cleanup"]));
+    assert_eq!(ours(&machine, "nft"), [""; 0]);
+    others_stay();
 }
 
 #[test]
