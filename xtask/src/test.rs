@@ -7,9 +7,6 @@ use crate::tally::Tally;
 use crate::{binaries, check, demo, fuzz, lanes, package, vm, windows};
 use anyhow::Result;
 
-/// Builds upstream's kube-proxy and an API server, the peer in the test of the hand-over back to upstream, in one to four minutes.
-const PEER: &str = "tests/lanes/kubernetes/kube-api";
-
 /// Duration of each fuzz target, in seconds.
 const FUZZ_SECONDS: u32 = 20;
 
@@ -35,7 +32,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 /// Runs the steps in order: those without the peer first, during its build.
 fn steps(tally: &mut Tally) -> Result<()> {
     let metadata = Metadata::load()?;
-    let peer = Build::start("upstream's kube-proxy", &[PEER, "build"], &metadata)?;
+    let peer = Build::start("upstream's kube-proxy", &[vm::PEER, "build"], &metadata)?;
     let on_windows = windows::start(&metadata)?;
     let kernel = vm::build_kernel(&metadata)?;
     check::checks(tally);

@@ -279,22 +279,24 @@ fn an_endpoint_that_comes_back_gets_its_weight() {
 
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
-fn udp_moves_at_once() {
-    let service = Service::new("asks", 11).protocols(&[Protocol::Udp]);
-    let at = |place| Manifests::new().with(service.clone(), &[place]);
-    let mut stage = stage(&at(Place::PodA));
-    let node = stage.node();
-    for family in Family::ALL {
-        let source = SocketAddr::new(Place::Client.address(family), 21_000);
-        let client = stage.lab.from(Place::Client).bound_to_port(source);
-        let ask = || client.ask(Protocol::Udp, at_cluster_ip(family, 11), 1);
-        stage.set(&at(Place::PodA));
-        assert_eq!(ask().endpoints().into_keys().collect::<Vec<_>>(), ["pod-a:8080"], "{family}");
-        stage.set(&at(Place::PodB));
-        let listed = node.sh("ipvsadm", &["-ln"]);
-        let left = to(Place::PodA, family, 8080).to_string();
-        assert!(!listed.contains(&left), "{listed}");
-        until("the client moves", LIMIT, || ask().endpoints().contains_key("pod-b:8080"));
+fn udp_and_sctp_move_at_once() {
+    for protocol in [Protocol::Udp, Protocol::Sctp] {
+        let service = Service::new("asks", 11).protocols(&[protocol]);
+        let at = |place| Manifests::new().with(service.clone(), &[place]);
+        let mut stage = stage(&at(Place::PodA));
+        let node = stage.node();
+        for family in Family::ALL {
+            let source = SocketAddr::new(Place::Client.address(family), 21_000);
+            let client = stage.lab.from(Place::Client).bound_to_port(source);
+            let ask = || client.ask(protocol, at_cluster_ip(family, 11), 1);
+            stage.set(&at(Place::PodA));
+            assert_eq!(ask().endpoints().into_keys().collect::<Vec<_>>(), ["pod-a:8080"], "{family} {protocol}");
+            stage.set(&at(Place::PodB));
+            let listed = node.sh("ipvsadm", &["-ln"]);
+            let left = to(Place::PodA, family, 8080).to_string();
+            assert!(!listed.contains(&left), "{protocol}: {listed}");
+            until("the client moves", LIMIT, || ask().endpoints().contains_key("pod-b:8080"));
+        }
     }
 }
 
@@ -327,4 +329,28 @@ fn a_client_with_affinity_moves_when_its_endpoint_drains() {
         println!("{family}: moved from {} to {}, which drained: {drains}", left.name(), other.name());
         until("the endpoint is gone", FORGOTTEN, || real(node, at, to(left, family, 8080)).is_none());
     }
+}
+
+/// IPVS remembers a client's endpoint for the timeout of the affinity, counted from its last connection's end.
+#[test]
+#[ignore = "needs IPVS: runs in virtual machines"]
+fn affinity_ends_with_its_timeout() {
+    let service = Service::new("sticks", 14).affinity(2);
+    let endpoints = service.endpoints(ECHO, &[Place::PodA, Place::PodB]);
+    let stage = stage(&Manifests::new().with_endpoints(service, endpoints));
+    let (lab, node) = (stage.lab, stage.node());
+    let _echo = [Place::PodA, Place::PodB].map(|place| echo(lab, place));
+    // Templates are listed as connections from port 0.
+    let remembered = |family| {
+        let (client, at) = (SocketAddr::new(Place::Client.address(family), 0), at_cluster_ip(family, 14));
+        let listed = node.sh("ipvsadm", &["--list", "--connection", "--numeric"]);
+        listed.lines().any(|line| line.contains(&client.to_string()) && line.contains(&at.to_string()))
+    };
+    let mut talks = Family::ALL.map(|family| Talk::open(lab.host(Place::Client), at_cluster_ip(family, 14)));
+    assert_eq!(Family::ALL.map(remembered), [true; 2]);
+    std::thread::sleep(slowly(Duration::from_secs(1)));
+    talks.iter_mut().for_each(Talk::lives);
+    assert_eq!(Family::ALL.map(remembered), [true; 2], "a connection holds it");
+    talks.into_iter().for_each(Talk::reset);
+    until("the endpoint is forgotten", FORGOTTEN, || Family::ALL.map(remembered) == [false; 2]);
 }

@@ -161,6 +161,17 @@ fn a_missing_scheduler_is_named_and_the_configured_one_serves() {
     // The operator follows the advice.
     run("modprobe", &["--", "ip_vs_lblc"]);
     until("the Service's own scheduler", LOOK, || settings(&stage).as_deref() == Some("lblc"));
+    // It is unloaded while no Service uses it, and asked for again.
+    stage.set(&with("rr"));
+    run("rmmod", &["ip_vs_lblc"]);
+    stage.set(&with("lblc"));
+    assert_eq!(settings(&stage).as_deref(), Some("rr"));
+    for family in Family::ALL {
+        assert!(stage.lab.from(Place::Client).tcp(at_cluster_ip(family, 71), 2).all_answered(), "{family}");
+    }
+    assert_nothing_to_do(&stage);
+    run("modprobe", &["--", "ip_vs_lblc"]);
+    until("the Service's own scheduler again", LOOK, || settings(&stage).as_deref() == Some("lblc"));
     // The configured one is missing: nothing can take its place.
     unload(&mut stage);
     run("modprobe", &["--", "ip_vs"]);
@@ -179,7 +190,7 @@ fn a_missing_scheduler_is_named_and_the_configured_one_serves() {
 fn a_scheduler_that_the_kernel_lacks_is_named() {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
     let web = Service::new("web", 72).annotate(SCHEDULER, "twos");
-    let mut stage = stage(&Manifests::new().with(web, &[Place::PodA]));
+    let mut stage = stage(&Manifests::new().with(web, &[Place::PodA, Place::Far]));
     let settings = server(stage.node(), at_cluster_ip(Family::V4, 72)).map(|server| server.settings);
     if release.starts_with("6.1.") {
         assert_eq!(settings.as_deref(), Some("rr"));
@@ -189,7 +200,8 @@ fn a_scheduler_that_the_kernel_lacks_is_named() {
         assert_eq!(settings.as_deref(), Some("twos"));
     }
     for family in Family::ALL {
-        assert!(stage.lab.from(Place::Client).tcp(at_cluster_ip(family, 72), 2).all_answered(), "{family}");
+        let tally = stage.lab.from(Place::Client).tcp(at_cluster_ip(family, 72), 40);
+        assert!(tally.all_answered() && tally.endpoints().len() == 2, "{family}: {tally}");
     }
     assert_nothing_to_do(&stage);
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use ferry_lab::lab::client_address;
 use ferry_lab::objects::at_cluster_ip;
 use ferry_lab::probe::{Echo, Held};
-use ferry_lab::{Checks, Family, Host, Manifests, Place, Service};
+use ferry_lab::{Checks, Endpoints, Family, Host, Manifests, Place, Service};
 
 use crate::support::{ipvs, server, stage, stage_with};
 
@@ -116,6 +116,106 @@ fn least_connections_go_to_the_idle_endpoint() {
     for held in [busy, idle] {
         let fate = held.finish();
         assert!(fate.broken.is_empty(), "{fate}");
+    }
+}
+
+/// A service with an endpoint of weight 1, in pod A, and one of weight 3 on another node.
+fn weighted(number: u16, scheduler: &str) -> (Service, Endpoints) {
+    let service = scheduled(scheduler, number, scheduler).annotate(WEIGHT_ZONES, "zone-of-node-a=1,zone-of-node-b=3");
+    let endpoints = service.endpoints(ECHO, &[Place::PodA, Place::Far]).in_zones();
+    (service, endpoints)
+}
+
+/// The numbers of established connections of a server's endpoints: in pod A, and elsewhere.
+fn held(node: &Host, to: SocketAddr) -> [u32; 2] {
+    let server = server(node, to).expect("its server");
+    [Place::PodA, Place::Far].map(|place| {
+        let real = server.endpoints.iter().find(|real| real.at.ip() == place.address(Family::of(to.ip())));
+        real.map_or(0, |real| real.active)
+    })
+}
+
+/// Each scheduler by what only its rule gives: `lc` counts connections, `wlc` in proportion to weights; `sed` counts the next one, too, so
+/// that the first two go where the weight is; `nq` has none wait beside an idle endpoint; `fo` uses the highest weight alone; `ovf` goes on
+/// to the next weight when an endpoint has more connections than its own.
+#[test]
+#[ignore = "needs IPVS: runs in virtual machines"]
+fn weights_decide_where_connections_go_that_stay() {
+    let rules: [(&str, usize, [u32; 2]); 6] = [
+        ("lc", 8, [4, 4]),
+        ("wlc", 8, [2, 6]),
+        ("sed", 2, [0, 2]),
+        ("nq", 2, [1, 1]),
+        ("fo", 6, [0, 6]),
+        ("ovf", 6, [2, 4]),
+    ];
+    let manifests = rules.iter().zip(55..).fold(Manifests::new(), |all, ((scheduler, ..), number)| {
+        let (service, endpoints) = weighted(number, scheduler);
+        all.with_endpoints(service, endpoints)
+    });
+    let stage = stage(&manifests);
+    let lab = stage.lab;
+    let _echo = [Place::PodA, Place::Far].map(|place| {
+        let at = Family::ALL.map(|family| SocketAddr::new(place.address(family), ECHO));
+        Echo::start(lab.host(place), &at)
+    });
+    let mut checks = Checks::new();
+    for family in Family::ALL {
+        for ((scheduler, number_of_connections, wanted), number) in rules.into_iter().zip(55..) {
+            let to = at_cluster_ip(family, number);
+            let connections = Held::open(lab.host(Place::Client), &[to], number_of_connections);
+            let found = held(stage.node(), to);
+            checks.that(found == wanted, || format!("{family} {scheduler}: {found:?}, expected {wanted:?}"));
+            let fate = connections.finish();
+            checks.that(fate.broken.is_empty(), || format!("{scheduler}: {fate}"));
+        }
+    }
+}
+
+/// `dh`, `lblc` and `lblcr` choose by the destination, whoever the client is; the latter two go elsewhere when an endpoint has more
+/// connections than its weight while another one is idle.
+#[test]
+#[ignore = "needs IPVS: runs in virtual machines"]
+fn a_service_address_keeps_its_endpoint() {
+    let schedulers = ["dh", "lblc", "lblcr"];
+    let services = |number: u16| schedulers.into_iter().zip(number..);
+    let manifests = services(61).fold(Manifests::new(), |all, (scheduler, number)| {
+        all.with(scheduled(scheduler, number, scheduler), &[Place::PodA, Place::PodB])
+    });
+    let manifests = services(65).fold(manifests, |all, (scheduler, number)| {
+        let service = scheduled(&format!("{scheduler}-held"), number, scheduler);
+        let endpoints = service.endpoints(ECHO, &[Place::PodA, Place::PodB]);
+        all.with_endpoints(service, endpoints)
+    });
+    let stage = stage(&manifests);
+    let lab = stage.lab;
+    let _echo = [Place::PodA, Place::PodB].map(|place| {
+        let at = Family::ALL.map(|family| SocketAddr::new(place.address(family), ECHO));
+        Echo::start(lab.host(place), &at)
+    });
+    let mut checks = Checks::new();
+    for family in Family::ALL {
+        for (scheduler, number) in services(61) {
+            let mut reached = BTreeSet::new();
+            for address in 20..26 {
+                let client = lab.from(Place::Client).bound_to(client_address(family, address));
+                let tally = client.tcp(at_cluster_ip(family, number), 1);
+                checks.that(tally.all_answered(), || format!("{family} {scheduler}: {tally}"));
+                reached.extend(tally.endpoints().into_keys().map(str::to_owned));
+            }
+            checks.that(reached.len() == 1, || format!("{family} {scheduler}: {reached:?}"));
+        }
+        for (scheduler, number) in services(65) {
+            let to = at_cluster_ip(family, number);
+            let connections = Held::open(lab.host(Place::Client), &[to], 3);
+            let server = server(stage.node(), to).expect("its server");
+            let mut active: Vec<u32> = server.endpoints.iter().map(|real| real.active).collect();
+            active.sort_unstable();
+            let wanted = if scheduler == "dh" { [0, 3] } else { [1, 2] };
+            checks.that(active == wanted, || format!("{family} {scheduler}: {active:?}, expected {wanted:?}"));
+            let fate = connections.finish();
+            checks.that(fate.broken.is_empty(), || format!("{scheduler}: {fate}"));
+        }
     }
 }
 
