@@ -49,8 +49,8 @@ fn steps(tally: &mut Tally) -> Result<()> {
         for_windows = windows::finish(on_windows, &metadata)?;
         Ok(())
     });
-    tally.check("user-mode Linux, built meanwhile", || kernel.finish());
     tally.step("tests", |tally| lanes::run(&built, &for_windows, &metadata.target_directory, tally));
+    tally.check("user-mode Linux, built meanwhile", || kernel.finish());
     tally.step("other kernels", |tally| vm::all(&metadata, &built, tally));
     tally.check("demo", || demo::run(&[]));
     Ok(())

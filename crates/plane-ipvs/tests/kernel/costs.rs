@@ -9,7 +9,7 @@ use ferry_kernel::netlink::tap::{Request, Tally, Tap};
 use ferry_plane::{Delta, SyncEngine};
 use ferry_plane_ipvs::IpvsEngine;
 
-use crate::common::{change, everything, generation, inside, open, started_with, wake, web};
+use crate::common::{at_vip, change, everything, generation, inside, ipvsadm, open, started_with, wake, web};
 
 /// Services, each with [`ENDPOINTS`].
 const SERVICES: u8 = 200;
@@ -130,6 +130,37 @@ fn looks_dump_the_servers_once_and_a_part_of_the_destinations() {
             assert!(listed.messages + destinations > 0, "a pass without a look: {seen:?}");
             lists += listed.messages;
             read += destinations;
+        }
+    });
+}
+
+/// The look that finds the damage is the only dump; then the two servers alone are read, beside the look's part of all destinations.
+#[test]
+#[ignore = "needs IPVS: runs in virtual machines"]
+fn a_repair_writes_the_damage_and_reads_no_other_server() {
+    inside(|family| {
+        let (mut engine, mut tap) = started(family);
+        let mut now = wake(&good(engine.tend(Instant::now())), Instant::now());
+        for last in [7, 8] {
+            ipvsadm(&format!("-D {}", at_vip(family, last)));
+        }
+        tap.read().unwrap();
+        let (outcome, seen) = loop {
+            let outcome = good(engine.tend(now));
+            let seen = tap.read().unwrap();
+            if outcome.repairs > 0 {
+                break (outcome, seen);
+            }
+            assert_nothing_written(&seen, "a look");
+            now = wake(&outcome, now);
+        };
+        let endpoints = u64::try_from(ENDPOINTS.len()).unwrap();
+        assert_eq!(of(&seen, Request::IpvsChange).messages, 2 * (1 + endpoints), "{outcome:?} {seen:?}");
+        assert_eq!(of(&seen, Request::ServerDump).messages, 1, "{seen:?}");
+        let read = of(&seen, Request::ServerRead).messages + of(&seen, Request::DestinationDump).messages;
+        assert!(read <= 2 * 2 + u64::from(SERVICES).div_ceil(LOOKS), "{seen:?}");
+        for request in [Request::NftChange, Request::RouteChange] {
+            assert_eq!(of(&seen, request), Tally::default(), "{request:?} of {seen:?}");
         }
     });
 }
