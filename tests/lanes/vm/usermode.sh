@@ -41,7 +41,10 @@ INIT
 start_usermode() { # KERNEL: runs the machine of $job until it ends
   first_program "$1" >"$job/init"
   chmod +x "$job/init"
-  exec timeout -k 5 "${VM_TIME:-900}" "$1/linux" mem="${VM_MEMORY:-1536}M" root=/dev/root rootfstype=hostfs rootflags=/ ro \
+  mkdir "$job/memory"
+  # The guest's memory is a file. /dev/shm of a container is small, and nothing there can be executed.
+  TMPDIR=$job/memory exec timeout -k 5 "${VM_TIME:-900}" unshare --mount bash -c 'mount -t tmpfs none "$TMPDIR" && exec "$@"' bash \
+    "$1/linux" mem="${VM_MEMORY:-1536}M" root=/dev/root rootfstype=hostfs rootflags=/ ro \
     init="$job/init" loglevel=4 con=null con0=null,fd:1 con1=null,fd:8 uml_dir="$job" umid=machine \
     </dev/null >"$job/console" 2>&1
 }
