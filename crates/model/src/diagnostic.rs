@@ -44,6 +44,8 @@ pub enum Cause {
     Balancing,
     /// a scheduler that the kernel of this node doesn't have
     MissingScheduler,
+    /// a protocol that the mode doesn't serve
+    Protocol,
 }
 
 /// The path of a field, which may lead through one entry of a list.

@@ -64,7 +64,7 @@ pub fn resolve(
         for port in &ports {
             if profile.relays() && port.protocol == Protocol::Sctp {
                 let message = "SCTP can't be relayed: not served in this mode";
-                resolver.findings.add(Field::at("spec.ports", port.index, ".protocol"), Cause::Object, &message);
+                resolver.findings.add(Field::at("spec.ports", port.index, ".protocol"), Cause::Protocol, &message);
                 continue;
             }
             let endpoints = index.endpoints(port.name, port.protocol, resolver.room.unwrap_or(0), &mut rows);

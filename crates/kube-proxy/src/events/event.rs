@@ -177,6 +177,7 @@ impl Event {
             Cause::SourceRange => "InvalidSourceRange",
             Cause::Balancing => "InvalidBalancing",
             Cause::MissingScheduler => "SchedulerMissing",
+            Cause::Protocol => "ProtocolNotServed",
             Cause::Object | Cause::Twice | Cause::Excess => return None,
         };
         let slice = match diagnostic.kind {
@@ -421,6 +422,7 @@ mod tests {
             (Cause::SourceRange, Some("InvalidSourceRange")),
             (Cause::Balancing, Some("InvalidBalancing")),
             (Cause::MissingScheduler, Some("SchedulerMissing")),
+            (Cause::Protocol, Some("ProtocolNotServed")),
             (Cause::Object, None),
             (Cause::Twice, None),
             (Cause::Excess, None),

@@ -1,11 +1,8 @@
 //! Black-box tests of fallback modes: what runs where the configured mode can't start, and how it is reported.
 
-use ferry_lab::api::ApiServer;
 use rustix::process::Signal;
-use serde_json::Value;
 
-use crate::snapshot::server;
-use crate::support::{METRICS, Machine, Running};
+use crate::support::{METRICS, Machine};
 
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  clusterIP: 10.96.0.1\n  \
                        clusterIPs: [10.96.0.1]\n  ipFamilies: [IPv4]\n  ports: [{port: 80}]\n";
@@ -45,48 +42,4 @@ fn without_the_tool_the_fallback_runs() {
     let page = running.get(METRICS, "/metrics").body;
     assert!(page.contains("kubeproxy_engine_mode_info{configured=\"iptables\",mode=\"iptables\"} 1\n"), "{page}");
     assert!(!running.log().contains("fallback"), "{}", running.log());
-}
-
-/// The notes of Events with this reason, if all are about the node.
-fn notes(server: &ApiServer, reason: &str) -> Vec<String> {
-    let text = |event: &Value, at: &str| event.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let events = server.events();
-    let of_reason = events.iter().filter(|event| text(event, "/reason") == reason);
-    of_reason
-        .map(|event| {
-            let about = (text(event, "/regarding/kind"), text(event, "/regarding/name"));
-            assert_eq!(about, ("Node".to_owned(), "node".to_owned()), "{event}");
-            text(event, "/note")
-        })
-        .collect()
-}
-
-/// Starts the executable, which finds only installed programs, in the cluster of this server's kubeconfig.
-fn start_in_cluster<'a>(machine: &'a Machine, arguments: &[&str]) -> Running<'a> {
-    let path = format!("PATH={}", machine.path("tools").display());
-    let kubeconfig = format!("--kubeconfig={}", machine.path("kubeconfig").display());
-    let arguments = [&["--hostname-override=node", &kubeconfig], arguments].concat();
-    machine.start_through(&["env", &path], &arguments)
-}
-
-#[test]
-fn an_event_of_the_node_says_that_a_fallback_runs() {
-    let machine = Machine::new();
-    let server = server(&machine);
-    let mut running = start_in_cluster(&machine, &["--proxy-mode=iptables", "--proxy-mode-fallback=nftables"]);
-    running.until("an Event", |_| !notes(&server, "ProxyModeFallback").is_empty());
-    let [note] = &notes(&server, "ProxyModeFallback")[..] else { panic!("one Event") };
-    assert!(note.starts_with("running in mode nftables instead of iptables: "), "{note}");
-    assert!(note.contains("iptables-restore"), "{note}");
-    assert!(machine.serves("ip", "10.96.0.1"), "{}", running.log());
-}
-
-#[test]
-fn an_event_of_the_node_says_how_traffic_reaches_mode_userspace() {
-    let machine = Machine::new();
-    let server = server(&machine);
-    let mut running = start_in_cluster(&machine, &["--proxy-mode=userspace"]);
-    running.until("an Event", |_| !notes(&server, "ProxyWay").is_empty());
-    assert_eq!(notes(&server, "ProxyWay"), ["traffic reaches the proxy in mode userspace by way redirect"]);
-    assert_eq!(notes(&server, "ProxyModeFallback"), [""; 0]);
 }

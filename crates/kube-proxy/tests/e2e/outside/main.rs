@@ -6,6 +6,7 @@ mod browser;
 mod clock;
 mod command_line;
 mod control;
+mod events;
 mod explain;
 mod fallback;
 mod field;
