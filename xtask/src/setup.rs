@@ -63,7 +63,7 @@ fn installable(uses: &[Use], distribution: &Distribution) -> Vec<String> {
 }
 
 fn has_go(uses: &[Use]) -> bool {
-    !uses.contains(&Use::Tests) || on_path("go")
+    !(uses.contains(&Use::Tests) || uses.contains(&Use::Machines)) || on_path("go")
 }
 
 fn missing_components(uses: &[Use]) -> Vec<&'static str> {

@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     std::process::exit(i32::from(tally.failed > 0));
 }
 
-/// Runs the steps in order: those without the peer first, during its build.
+/// Runs the steps in order. Three builds run beside the first ones, until something needs what they make.
 fn steps(tally: &mut Tally) -> Result<()> {
     let metadata = Metadata::load()?;
     let peer = Build::start("upstream's kube-proxy", &[vm::PEER, "build"], &metadata)?;

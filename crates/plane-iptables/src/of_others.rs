@@ -5,6 +5,7 @@
 use std::io;
 
 use ferry_api::object::Family;
+use ferry_kernel::iptables::nft::Removal;
 use ferry_kernel::iptables::{Backend, ChainName, Failure, Line, Restore, Table, Tool, legacy};
 
 use crate::without_tool;
@@ -41,7 +42,8 @@ pub fn retire_of_userspace(family: Family) -> io::Result<usize> {
 fn retire(family: Family, all: [(Table, &[&str]); 2]) -> io::Result<usize> {
     let mut removed = 0;
     for (table, chains) in all {
-        removed += without_tool::remove(family, table, &|name| chains.contains(&name))?;
+        let removal = Removal { chains: &|name| chains.contains(&name), rules: &|_, _| true };
+        removed += without_tool::remove(family, table, &removal)?;
         if legacy::info(family, table)?.is_some_and(|info| info.entries > legacy::empty(table)) {
             removed += remove_legacy(family, table, chains).map_err(io::Error::other)?;
         }

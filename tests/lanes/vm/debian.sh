@@ -15,11 +15,9 @@ mirror() { # prints the mirror of Debian's packages
   fi
 }
 
-open_lists() { # SERIES: a folder $work with the lists of the suite that has this series
+open_lists() { # SERIES: into $work, those of the suite that has this series
   local suite=bookworm mirror
   [ "$1" = 6.1 ] || suite=bookworm-backports
-  work=$(mktemp -d "$cache/fetch.XXXXXX")
-  trap 'rm -rf "$work"' EXIT
   mkdir -p "$work"/{lists,cache/archives}/partial "$work/root"
   touch "$work/status"
   mirror=$(mirror)

@@ -1,8 +1,8 @@
 # Debian's own kernels in machines that qemu emulates. Sourced by `vm`.
 
-fetch_emulated() { # SERIES
+fetch_emulated() { # SERIES: into $work/root
   local series=$1 package version
-  for tool in apt-get busybox depmod modprobe xz dpkg-deb; do command -v $tool >/dev/null || fail "missing: $tool"; done
+  require apt-get busybox depmod modprobe xz dpkg-deb
   open_lists "$series"
   package=$(own_apt apt-cache pkgnames "linux-image-$series." | grep -xE "linux-image-[0-9.]+[-+][a-z0-9]+-amd64" | sort -V | tail -n 1)
   download "${package:?Debian has no such kernel}"
@@ -16,12 +16,10 @@ fetch_emulated() { # SERIES
   mv "$work/root/boot/vmlinuz-$version" "$work/root/vmlinuz"
   depmod -b "$work/root" "$version"
   pack "$work/root" "$version"
-  rm -rf "${cache:?}/$series"
-  mv "$work/root" "$cache/$series"
 }
 
 pack() { # ROOT VERSION: builds the initrd: busybox, the modules for the root file system, and the init that mounts it
-  local tree=$1/first name module file number=100
+  local tree=$1/first name kind module file number
   mkdir -p "$tree"/{bin,proc,sys,dev,modules,files,scratch,job,root}
   cp "$(command -v busybox)" "$tree/bin/busybox"
   for name in virtio_pci virtio_console 9pnet_virtio 9p overlay; do
@@ -61,7 +59,7 @@ tsc() { # prints the kernel parameter with the frequency of the processor's time
 }
 
 start_emulated() { # KERNEL: runs the machine of $job until it ends
-  command -v qemu-system-x86_64 >/dev/null || fail "missing: qemu-system-x86_64"
+  require qemu-system-x86_64
   exec timeout -k 5 "${VM_TIME:-900}" qemu-system-x86_64 -M q35 -accel tcg,thread=multi -cpu max,la57=off -smp "${VM_CPUS:-1}" \
     -m "${VM_MEMORY:-1536}" -nodefaults -display none -no-reboot -kernel "$1/vmlinuz" -initrd "$1/initrd" \
     -append "console=ttyS0 loglevel=4 panic=-1 mitigations=off nokaslr tsc=reliable $(tsc)" -serial "file:$job/console" \

@@ -47,7 +47,7 @@ const NEEDS: &[Need] = {
         command("conntrack", "conntrack", "conntrack-tools", &[Tests]),
         command("ipvsadm", "ipvsadm", "ipvsadm", &[Machines]),
         command("ipset", "ipset", "ipset", &[Machines]),
-        command("unshare", "util-linux", "util-linux", &[Demo, Tests]),
+        command("unshare", "util-linux", "util-linux", &[Demo, Machines, Tests]),
         command("nsenter", "util-linux", "util-linux", &[Demo]),
         command("setpriv", "util-linux", "util-linux", &[Demo, Tests, Machines]),
         command("python3", "python3", "python3", &[Tests]),
@@ -78,6 +78,13 @@ const NEEDS: &[Need] = {
         command("zsh", "zsh", "zsh", &[Tests]),
         command("fish", "fish", "fish", &[Tests]),
         command("mandoc", "mandoc", "mandoc", &[Tests]),
+        Need {
+            name: "the headers of the C library",
+            files: &["/usr/include/stdio.h"],
+            uses: &[Demo, Machines, Package, Tests, Windows],
+            apt: "libc6-dev",
+            dnf: "glibc-devel",
+        },
         Need {
             name: "chromium",
             files: &["/usr/bin/chromium", "/usr/bin/chromium-browser"],

@@ -1,6 +1,7 @@
 //! Queries to nf_tables about the tables of the nft variant: their chains, at a cost independent of the number of rules; and the
 //! removal of chains without the tool.
 
+use std::collections::HashSet;
 use std::io;
 
 use ferry_family::Family;
@@ -18,6 +19,14 @@ pub struct Chain {
     pub name: String,
     /// it has a hook, as only built-in chains have
     pub builtin: bool,
+}
+
+/// What is removed of a table.
+pub struct Removal<'a> {
+    /// true for the name of a chain that goes
+    pub chains: &'a dyn Fn(&str) -> bool,
+    /// true for a rule that goes with the chain it leads to: the chain that has the rule, and the name of the one that goes
+    pub rules: &'a dyn Fn(&Chain, &str) -> bool,
 }
 
 /// Lists the chains of [`Table::ALL`] in the calling thread's network namespace. Empty if this kernel has no nf_tables.
@@ -54,42 +63,55 @@ pub fn has_rules(family: Family, chain: &Chain) -> io::Result<bool> {
     Ok(!rules.is_empty())
 }
 
-/// Deletes the unwanted chains of a table with their rules, and the rules of its other chains that lead to them, in one transaction.
-/// Returns the number of deleted chains.
+/// Deletes chains of a table with their rules, and rules of other chains that lead to them, in one transaction. A chain that another rule
+/// still leads to is emptied, and stays. Returns the number of deleted chains.
 ///
 /// # Errors
-/// As for [`chains`]. Nothing is deleted then.
-pub fn remove_chains(family: Family, table: Table, is_unwanted: &dyn Fn(&str) -> bool) -> io::Result<usize> {
-    let mut socket = Socket::open()?;
-    // Rules that come in between may lead to the chains.
-    let generation = socket.generation();
-    let there = chains(family)?.into_iter().filter(|chain| chain.table == table).map(|chain| chain.name);
-    let (unwanted, others): (Vec<String>, Vec<String>) = there.partition(|name| is_unwanted(name));
-    if unwanted.is_empty() {
+/// As for [`chains`]; of class [`ErrorClass::Transient`] if another program has committed since the chains were read, and if the kernel's
+/// answer is lost: then everything may be deleted. In all other cases nothing is.
+pub fn remove_chains(family: Family, table: Table, removal: &Removal<'_>) -> io::Result<usize> {
+    let is_unwanted = |chain: &Chain| chain.table == table && (removal.chains)(&chain.name);
+    if !chains(family)?.iter().any(is_unwanted) {
         return Ok(0);
     }
+    let mut socket = Socket::open()?;
     let mut batch = Batch::new(family, table.name());
-    batch.set_generation(generation?);
+    // What comes in from here on may lead to the chains.
+    batch.set_generation(socket.generation()?);
+    let there = chains(family)?.into_iter().filter(|chain| chain.table == table);
+    let (unwanted, others): (Vec<Chain>, Vec<Chain>) = there.partition(is_unwanted);
+    let mut led_to = HashSet::new();
     for other in &others {
-        for (chain, rule) in socket.rules(family, table.name(), Some(other))? {
-            if leads_to(&rule, is_unwanted) {
+        for (chain, rule) in socket.rules(family, table.name(), Some(&other.name))? {
+            let Some(to) = target(&rule).filter(|to| (removal.chains)(to)) else { continue };
+            if (removal.rules)(other, to) {
                 batch.delete_rule(&chain, rule.handle);
+            } else {
+                led_to.insert(to.to_owned());
             }
         }
     }
-    unwanted.iter().for_each(|chain| batch.flush_chain(chain));
-    unwanted.iter().for_each(|chain| batch.delete_chain(chain));
+    let (emptied, deleted): (Vec<Chain>, Vec<Chain>) =
+        unwanted.into_iter().partition(|chain| led_to.contains(&chain.name));
+    for chain in &emptied {
+        if has_rules(family, chain)? {
+            batch.flush_chain(&chain.name);
+        }
+    }
+    deleted.iter().for_each(|chain| batch.flush_chain(&chain.name));
+    deleted.iter().for_each(|chain| batch.delete_chain(&chain.name));
     match socket.commit(batch) {
-        Ok(_) => Ok(unwanted.len()),
+        Ok(_) => Ok(deleted.len()),
         Err(CommitFailure::Io(error) | CommitFailure::Lost(error)) => Err(error),
-        Err(failure @ CommitFailure::Messages(_)) => Err(io::Error::other(failure.to_string())),
+        Err(CommitFailure::Messages(mut errors)) => Err(errors.swap_remove(0).error.into()),
     }
 }
 
-fn leads_to(rule: &Rule, is_unwanted: &dyn Fn(&str) -> bool) -> bool {
-    rule.exprs.iter().any(|expr| match expr {
-        Expr::Verdict(Verdict::Jump(chain) | Verdict::Goto(chain)) => is_unwanted(chain),
-        _ => false,
+/// The chain that a rule leads to.
+fn target(rule: &Rule) -> Option<&str> {
+    rule.exprs.iter().find_map(|expr| match expr {
+        Expr::Verdict(Verdict::Jump(chain) | Verdict::Goto(chain)) => Some(chain.as_str()),
+        _ => None,
     })
 }
 
@@ -131,8 +153,9 @@ mod tests {
     #[test]
     fn chains_are_removed_with_the_rules_that_lead_to_them() {
         let run = || {
-            let unwanted = |name: &str| ["ONE", "TWO", "ABSENT"].contains(&name);
-            assert_eq!(remove_chains(Family::V4, Table::Filter, &|name| name == "ONE").unwrap(), 0, "no tables");
+            let named = |name: &str| ["ONE", "TWO", "ABSENT"].contains(&name);
+            let all = Removal { chains: &named, rules: &|_, _| true };
+            assert_eq!(remove_chains(Family::V4, Table::Filter, &all).unwrap(), 0, "no tables");
             for rule in [
                 "-N ONE",
                 "-N TWO",
@@ -145,12 +168,59 @@ mod tests {
             ] {
                 assert!(Command::new("iptables-nft").args(rule.split(' ')).status().unwrap().success(), "{rule}");
             }
-            assert_eq!(remove_chains(Family::V4, Table::Nat, &unwanted).unwrap(), 0);
-            assert_eq!(remove_chains(Family::V4, Table::Filter, &unwanted).unwrap(), 2);
+            assert_eq!(remove_chains(Family::V4, Table::Nat, &all).unwrap(), 0);
+            assert_eq!(remove_chains(Family::V4, Table::Filter, &all).unwrap(), 2);
             let left = Command::new("iptables-nft").args(["-S"]).output().unwrap().stdout;
             let left = String::from_utf8(left).unwrap();
             let left: Vec<&str> = left.lines().filter(|line| !line.starts_with("-P")).collect();
             assert_eq!(left, ["-N KEPT", "-A INPUT -j KEPT", "-A KEPT -j DROP"]);
+        };
+        Namespace::new().unwrap().run(run).unwrap();
+    }
+
+    fn tool(arguments: &str) {
+        let status = Command::new("iptables-nft").args(arguments.split(' ')).status().unwrap();
+        assert!(status.success(), "{arguments}");
+    }
+
+    fn listed() -> Vec<String> {
+        let left = Command::new("iptables-nft").args(["-S"]).output().unwrap().stdout;
+        let left = String::from_utf8(left).unwrap();
+        left.lines().filter(|line| !line.starts_with("-P")).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_chain_that_others_lead_to_is_emptied_and_stays() {
+        let run = || {
+            for rule in
+                ["-N ONE", "-N TWO", "-N KEPT", "-A INPUT -j ONE", "-A ONE -j TWO", "-A KEPT -j TWO", "-A TWO -j DROP"]
+            {
+                tool(rule);
+            }
+            let builtin = Removal { chains: &|name| name == "ONE" || name == "TWO", rules: &|from, _| from.builtin };
+            assert_eq!(remove_chains(Family::V4, Table::Filter, &builtin).unwrap(), 1);
+            assert_eq!(listed(), ["-N KEPT", "-N TWO", "-A KEPT -j TWO"]);
+            let before = Socket::open().unwrap().generation().unwrap();
+            assert_eq!(remove_chains(Family::V4, Table::Filter, &builtin).unwrap(), 0);
+            assert_eq!(Socket::open().unwrap().generation().unwrap(), before, "nothing is written again");
+        };
+        Namespace::new().unwrap().run(run).unwrap();
+    }
+
+    #[test]
+    fn a_commit_of_another_program_since_the_reading_is_transient() {
+        let run = || {
+            for rule in ["-N ONE", "-A INPUT -j ONE"] {
+                tool(rule);
+            }
+            let intruding = |_: &Chain, _: &str| {
+                tool("-A FORWARD -j ONE");
+                true
+            };
+            let error =
+                remove_chains(Family::V4, Table::Filter, &Removal { chains: &|name| name == "ONE", rules: &intruding });
+            assert_eq!(ErrorClass::of(&error.unwrap_err()), ErrorClass::Transient);
+            assert_eq!(listed(), ["-N ONE", "-A INPUT -j ONE", "-A FORWARD -j ONE"]);
         };
         Namespace::new().unwrap().run(run).unwrap();
     }

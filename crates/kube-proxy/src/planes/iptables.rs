@@ -145,7 +145,7 @@ fn retire_nft(family: Family, _: Retirement<'_>, served: &mut Vec<Served>) -> Re
     match find(family, Backend::Nft) {
         Err(Failure::Missing { .. } | Failure::TooOld { .. }) => ferry_plane_iptables::retire_without_tool(family)
             .map_err(|error| failed(error, "removing chains of kube-proxy without the tool")),
-        Err(error) => Err(failed(error, "kube-proxy chains exist, and their removal needs the tool")),
+        Err(error) => Err(failed(error, "kube-proxy chains exist, and the tool that removes them can't be used")),
         Ok(tool) => retire(tool, served),
     }
 }
