@@ -122,12 +122,12 @@ mod tests {
             commands(Family::Apt),
             [
                 "apt-get update -qq",
-                "apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=120 gcc iproute2 util-linux"
+                "apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=120 gcc iproute2 util-linux libc6-dev"
             ]
         );
         assert_eq!(
             commands(Family::Dnf),
-            ["dnf install -y -q --setopt=install_weak_deps=False gcc iproute util-linux"]
+            ["dnf install -y -q --setopt=install_weak_deps=False gcc iproute util-linux glibc-devel"]
         );
     }
 
