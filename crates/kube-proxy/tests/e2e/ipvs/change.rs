@@ -40,6 +40,18 @@ fn is_cleared(node: &Host, mode: &str) -> bool {
     }
 }
 
+/// `ipvsadm` shows every Service with its endpoints.
+fn assert_listed(node: &Host) {
+    let listed = servers(node);
+    for (number, endpoints) in [(1, 2), (2, 1)] {
+        for (_, at) in frontends(number) {
+            let name = format!("TCP {at}");
+            let server = listed.iter().find(|server| server.name == name);
+            assert_eq!(server.map(|server| server.endpoints.len()), Some(endpoints), "{name}: {listed:?}");
+        }
+    }
+}
+
 fn hammers(stage: &Stage<'static>) -> Vec<(SocketAddr, Hammer)> {
     let start = |(place, to)| {
         let client = stage.lab.from(place).patience(slowly(Duration::from_secs(3)));
@@ -107,6 +119,9 @@ fn change(
         });
     }
     let cleared = start.elapsed();
+    if to == IPVS {
+        assert_listed(lab.host(Place::Node));
+    }
     let (connections, mut failed) = stop(hammers, start);
     let mut exchanges = 0;
     for held in held {

@@ -109,6 +109,20 @@ impl<'a> Scene<'a> {
 
     /// Starts an executable with these arguments.
     fn start(&mut self, who: Who, arguments: &[&str]) -> Proxy<'a> {
+        let (folder, file) = self.configuration();
+        Proxy::start_with(self.node(), &who.executable(), &folder, &[arguments, &["--config", &file]].concat())
+    }
+
+    /// Starts ours as in an image from scratch: `PATH` has no program.
+    fn serve_without_tools(&mut self) -> Proxy<'a> {
+        let (folder, file) = self.configuration();
+        let path = format!("PATH={}", folder.display());
+        let arguments = [path.as_str(), EXECUTABLE, "-v=2", "--config", &file];
+        synced(Proxy::start_by(self.node(), "env", &folder, &arguments))
+    }
+
+    /// A folder of its own for the next proxy, and the configuration file in it.
+    fn configuration(&mut self) -> (PathBuf, String) {
         self.started += 1;
         let folder = self.folder.join(self.started.to_string());
         std::fs::create_dir_all(&folder).expect("making a folder");
@@ -117,8 +131,7 @@ impl<'a> Scene<'a> {
         let client =
             format!("clientConnection: {{kubeconfig: {}, contentType: application/json}}", kubeconfig.display());
         ipvs(&client).write(&file);
-        let file = file.display().to_string();
-        Proxy::start_with(self.node(), &who.executable(), &folder, &[arguments, &["--config", &file]].concat())
+        (folder, file.display().to_string())
     }
 
     /// Over upstream's virtual servers a plan creates the table and lists no server (docs/cli.md).
@@ -134,16 +147,7 @@ impl<'a> Scene<'a> {
 
     /// Starts a proxy and waits for its first sync pass, of all objects.
     fn serve(&mut self, who: Who) -> Proxy<'a> {
-        let mut proxy = self.start(who, &["-v=2"]);
-        until("first sync", SYNCED, || {
-            std::thread::sleep(Duration::from_millis(100));
-            assert!(proxy.is_running(), "{who:?} has ended: {}", proxy.log());
-            Family::ALL.iter().all(|family| {
-                let label = format!("ip_family=\"{family}\"");
-                proxy.metric("kubeproxy_sync_proxy_rules_last_timestamp_seconds", &[&label]) > 0.0
-            })
-        });
-        proxy
+        synced(self.start(who, &["-v=2"]))
     }
 
     fn traffic(&self) -> Traffic {
@@ -227,6 +231,19 @@ impl Traffic {
         assert!(connections > 0 && exchanges > 0, "{what}: no traffic");
         (failed, broken)
     }
+}
+
+/// The proxy, once it has made its first sync pass, of all objects.
+fn synced(mut proxy: Proxy<'_>) -> Proxy<'_> {
+    until("first sync", SYNCED, || {
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(proxy.is_running(), "it has ended: {}", proxy.log());
+        Family::ALL.iter().all(|family| {
+            let label = format!("ip_family=\"{family}\"");
+            proxy.metric("kubeproxy_sync_proxy_rules_last_timestamp_seconds", &[&label]) > 0.0
+        })
+    });
+    proxy
 }
 
 fn manifests() -> Manifests {
@@ -361,6 +378,30 @@ fn upstream_and_ours_adopt_each_others_servers_under_traffic() {
     for to in [Who::Ours, Who::Upstream, Who::Ours] {
         proxy = take_over(&mut scene, proxy, to);
     }
+    proxy.terminate();
+}
+
+/// Chains that upstream's modes share, and those with rules about ipsets, go by netlink then, and the ipsets after them.
+#[test]
+#[ignore = "needs IPVS: runs in virtual machines"]
+fn without_tools_nothing_of_upstreams_is_left() {
+    let lab = Lab::new();
+    let mut scene = Scene::new(&lab, "without-tools");
+    let node = scene.node();
+    let _statistics = Statistics::of(node);
+    let mut before = scene.serve(Who::Upstream);
+    scene.check(Who::Upstream);
+    let kept = scene.settle();
+    assert!(of_upstream(node).len() > 40);
+    let traffic = scene.traffic();
+    before.terminate();
+    let mut proxy = scene.serve_without_tools();
+    until("nothing of upstream's is left", CLEARED, || is_cleared(node));
+    let (failed, broken) = traffic.finish("to ours without tools");
+    assert!(failed.is_empty() && broken.is_empty(), "{failed:?} {broken:?}\n{}", proxy.log());
+    assert_eq!(scene.settle(), kept, "adopted");
+    assert_others(node);
+    scene.check(Who::Ours);
     proxy.terminate();
 }
 
