@@ -1,7 +1,9 @@
-//! Fuzzes the decoders of IPVS's answers: each message of a datagram, and the raw bytes.
+//! Fuzzes the decoders of IPVS's answers: each message of a datagram, and the raw bytes; and of its listing of connections.
 #![no_main]
 
-use ferry_kernel::ipvs::{Flags, Scheduler, decode_destination, decode_server, decode_statistics, decode_timeouts};
+use ferry_kernel::ipvs::{
+    Flags, Scheduler, decode_destination, decode_established, decode_server, decode_statistics, decode_timeouts,
+};
 use ferry_kernel::netlink::Messages;
 use libfuzzer_sys::fuzz_target;
 
@@ -10,6 +12,9 @@ fuzz_target!(|datagram: &[u8]| {
         check(message.payload);
     }
     check(datagram);
+    if let Ok(listing) = std::str::from_utf8(datagram) {
+        let _ = decode_established(listing);
+    }
 });
 
 fn check(payload: &[u8]) {

@@ -34,7 +34,7 @@ fn steps(tally: &mut Tally) -> Result<()> {
     let metadata = Metadata::load()?;
     let peer = Build::start("upstream's kube-proxy", &[vm::PEER, "build"], &metadata)?;
     let on_windows = windows::start(&metadata)?;
-    let kernel = vm::build_kernel(&metadata)?;
+    let kernels = vm::build_kernels(&metadata)?;
     check::checks(tally);
     tally.check("static executable", || package::for_tests(&metadata));
     let mut built = Vec::new();
@@ -50,7 +50,7 @@ fn steps(tally: &mut Tally) -> Result<()> {
         Ok(())
     });
     tally.step("tests", |tally| lanes::run(&built, &for_windows, &metadata.target_directory, tally));
-    tally.check("user-mode Linux, built meanwhile", || kernel.finish());
+    tally.check("user-mode Linux, built meanwhile", || kernels.finish());
     tally.step("other kernels", |tally| vm::all(&metadata, &built, tally));
     tally.check("demo", || demo::run(&[]));
     Ok(())

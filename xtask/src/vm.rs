@@ -21,12 +21,14 @@ pub(crate) const PEER: &str = "tests/lanes/kubernetes/kube-api";
 /// The script that boots a kernel and runs a program on it.
 const LANE: &str = "tests/lanes/vm/vm";
 
-/// The kernels of [`MACHINES`]: Debian 12's oldest as Debian built it, emulated, and its newest, built from Debian's source as a program of
-/// this machine, where tests take a third to a seventh of the time.
-const KERNELS: [&str; 2] = ["6.1", USER_MODE];
-const USER_MODE: &str = "uml-6.12";
+/// The kernels of [`MACHINES`]: Debian 12's oldest as Debian built it, emulated, and its oldest and newest built from Debian's source as
+/// programs of this machine, where tests take a third to a seventh of the time.
+const KERNELS: [&str; 3] = ["6.1", OLDEST, NEWEST];
+const OLDEST: &str = "uml-6.1";
+const NEWEST: &str = "uml-6.12";
 
 /// A test binary whose outcome depends on the kernel.
+#[derive(Clone, Copy)]
 struct Test {
     /// folder of the package, and target
     name: (&'static str, &'static str),
@@ -48,15 +50,15 @@ struct Finished {
 }
 
 /// The machines, [`LANES`] at a time, the longest first. Tests that this machine can't run are ignored there: `--include-ignored` runs them,
-/// too. Mode iptables is left out, and the emulated kernel runs no test of mode ipvs from outside, since that would take longer than the run
-/// may.
+/// too. Mode iptables is left out, and the emulated kernel runs the kernel layers alone, since more would take longer than the run may.
 const MACHINES: &[Machine] = &[
-    Machine { kernel: "6.1", tests: CHURN },
-    Machine { kernel: USER_MODE, tests: END_TO_END },
-    Machine { kernel: USER_MODE, tests: CHURN_BY_IPVS },
+    Machine { kernel: NEWEST, tests: END_TO_END },
     Machine { kernel: "6.1", tests: LAYERS },
-    Machine { kernel: USER_MODE, tests: CORPUS },
-    Machine { kernel: USER_MODE, tests: LAYERS },
+    Machine { kernel: NEWEST, tests: CHURN },
+    Machine { kernel: OLDEST, tests: CHURN },
+    Machine { kernel: NEWEST, tests: CORPUS_AND_MORE },
+    Machine { kernel: NEWEST, tests: LAYERS },
+    Machine { kernel: OLDEST, tests: CORPUS },
 ];
 
 /// The kernel layers.
@@ -67,14 +69,8 @@ const LAYERS: &[Test] = &[
     Test::new("crates/plane-ipvs", "kernel", "--include-ignored"),
 ];
 
-/// Churn in the modes that the kernel has.
+/// Churn.
 const CHURN: &[Test] = &[
-    Test::new("crates/kube-proxy", "churn", "--skip iptables"),
-    Test::new("crates/kube-proxy", "traffic", "userspace::connections_from_one_port"),
-];
-
-/// Churn, mode ipvs included.
-const CHURN_BY_IPVS: &[Test] = &[
     Test::new("crates/kube-proxy", "churn", "--include-ignored --skip iptables"),
     Test::new(
         "crates/kube-proxy",
@@ -83,9 +79,13 @@ const CHURN_BY_IPVS: &[Test] = &[
     ),
 ];
 
-/// The corpus in mode ipvs, the image from scratch, and, behind all others, jumps of the machine's clock.
-const CORPUS: &[Test] = &[
-    Test::new("crates/kube-proxy", "cases", "--include-ignored ipvs::real_connections_meet_what_each_case_wants"),
+/// The corpus in mode ipvs.
+const CORPUS: &[Test] =
+    &[Test::new("crates/kube-proxy", "cases", "--include-ignored ipvs::real_connections_meet_what_each_case_wants")];
+
+/// The same, the image from scratch, and, behind all others, jumps of the machine's clock.
+const CORPUS_AND_MORE: &[Test] = &[
+    CORPUS[0],
     Test::new("crates/kube-proxy", "deploy", "--include-ignored images::the_image_from_scratch_serves_in_mode_ipvs"),
     Test::new("crates/kube-proxy", "outside", "--include-ignored clock::"),
 ];
@@ -131,21 +131,10 @@ const CRASHED: i32 = 125;
 /// The most crashes of a machine.
 const MOST_CRASHES: u32 = 1;
 
-/// What the tests are told of an emulated machine: it is twenty times slower, and its clock may be set. Relayed connections are fewer: with
-/// thirty a second it has no idle time left, and connections and changes wait for seconds.
-const EMULATED: &[(&str, &str)] = &[
-    ("FERRY_SLOWNESS", "10"),
-    ("FERRY_CHURN_SECONDS", "20"),
-    ("FERRY_CHURN_CONNECTIONS", "30"),
-    ("FERRY_CHURN_RELAYED", "12"),
-    ("FERRY_CHURN_CHANGES", "120"),
-    ("FERRY_CHURN_ESTABLISHED", "20"),
-    ("FERRY_CHURN_RACE_MILLISECONDS", "2000"),
-    ("FERRY_CHURN_RESTARTS", "8"),
-    ("FERRY_MAY_SET_CLOCK", "1"),
-];
+/// What the tests are told of an emulated machine: it is twenty times slower.
+const EMULATED: &[(&str, &str)] = &[("FERRY_SLOWNESS", "10")];
 
-/// What they are told of user-mode Linux, where system calls, page faults and new processes are slow.
+/// What they are told of user-mode Linux, where system calls, page faults and new processes are slow, and the clock may be set.
 const IN_USER_MODE: &[(&str, &str)] = &[
     ("FERRY_SLOWNESS", "4"),
     ("FERRY_CHURN_SECONDS", "20"),
@@ -212,12 +201,12 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Starts building the kernel that Debian has no package of, which takes some ten minutes of processor time.
+/// Starts building the kernels that Debian has no packages of, which takes some ten minutes of processor time each.
 ///
 /// # Errors
 /// If the build can't be started.
-pub(crate) fn build_kernel(metadata: &Metadata) -> Result<Build> {
-    Build::start("user-mode Linux", &[LANE, "fetch", USER_MODE], metadata)
+pub(crate) fn build_kernels(metadata: &Metadata) -> Result<Build> {
+    Build::start("user-mode Linux", &[LANE, "fetch", OLDEST, NEWEST], metadata)
 }
 
 /// What the tests on a kernel are told of it.

@@ -25,7 +25,7 @@ const UPSTREAMS_V6: &str = "KUBE-6-";
 /// Causes for which something is left.
 #[derive(Debug, thiserror::Error)]
 pub enum Left {
-    /// established TCP connections through virtual servers, which end with these
+    /// established connections through virtual servers, which end with these
     #[error("{0} established connections through virtual servers")]
     Connections(usize),
     /// sets that rules or other sets refer to
@@ -142,15 +142,19 @@ fn servers(family: Family, excluded: &[IpNet], before: &[Served]) -> io::Result<
     Ok(Some((socket, ids.filter(|id| own.contains(id) || before.contains(&frontend(id))).collect())))
 }
 
+/// The number of established connections through these servers. The listing of all connections, which is long on a busy node, is read only
+/// if the destinations' counters aren't 0.
 fn established(socket: &mut ipvs::Socket, ids: &[ServerId]) -> io::Result<usize> {
-    let mut established = 0;
+    let mut active = 0;
     for id in ids {
-        let mut count = |_, connections: ipvs::Connections| {
-            established += usize::try_from(connections.active).unwrap_or(usize::MAX);
-        };
+        let mut count = |_, connections: ipvs::Connections| active += u64::from(connections.active);
         socket.dump_destinations(&kernel_id(*id), &mut count).map_err(of_ipvs)?;
     }
-    Ok(established)
+    if active == 0 {
+        return Ok(0);
+    }
+    let ids: HashSet<ipvs::ServerId> = ids.iter().map(|id| kernel_id(*id)).collect();
+    ipvs::established(|server| ids.contains(&server))
 }
 
 /// Removes the family's addresses from the device, and the device if it has no others.

@@ -21,6 +21,7 @@
 //! [`Command::EditDestination`] reset them.
 
 mod command;
+mod connections;
 mod destination;
 mod server;
 mod socket;
@@ -31,6 +32,7 @@ mod wire;
 mod tests;
 
 pub use command::{Cause, Command, Failure};
+pub use connections::{decode_established, established};
 pub use destination::{Connections, Destination, Forwarding, decode_destination};
 pub use server::{Flags, Protocol, Scheduler, Server, ServerId, Statistics, decode_server, decode_statistics};
 pub use socket::{COMMANDS_PER_SEND, Error, Lost, Sent, Socket};

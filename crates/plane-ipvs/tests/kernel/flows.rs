@@ -8,6 +8,7 @@ use std::time::Duration;
 use ferry_api::object::Family;
 use ferry_conformance::states::address;
 use ferry_kernel::netns::Namespace;
+use socket2::{Domain, Socket, Type};
 
 use crate::common::{endpoint, ip, run};
 
@@ -58,12 +59,16 @@ impl Client {
     }
 
     pub(crate) fn connect(&self, to: SocketAddr) -> Connection {
-        let mut stream =
-            self.try_connect(to).unwrap_or_else(|error| panic!("{to}: {error}: {}", run("ipvsadm", "-Lnc")));
-        stream.set_read_timeout(Some(ANSWER)).unwrap();
-        let mut name = [0];
-        stream.read_exact(&mut name).unwrap();
-        Connection { endpoint: name[0], stream }
+        Connection::over(self.try_connect(to), to)
+    }
+
+    /// A connection that leaves from this port of the client.
+    pub(crate) fn connect_from(&self, port: u16, to: SocketAddr) -> Connection {
+        let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+        let socket = self.0.run(|| Socket::new(Domain::for_address(to), Type::STREAM, None)).unwrap().unwrap();
+        socket.bind(&SocketAddr::new(any, port).into()).unwrap();
+        let connected = socket.connect_timeout(&to.into(), ANSWER);
+        Connection::over(connected.map(|()| socket.into()), to)
     }
 
     pub(crate) fn is_refused(&self, to: SocketAddr) -> bool {
@@ -92,6 +97,20 @@ pub(crate) fn answer(socket: &UdpSocket) -> Option<u8> {
 // === impl Connection ===
 
 impl Connection {
+    /// The connection, once its endpoint has sent its name.
+    fn over(stream: std::io::Result<TcpStream>, to: SocketAddr) -> Self {
+        let mut stream = stream.unwrap_or_else(|error| panic!("{to}: {error}: {}", run("ipvsadm", "-Lnc")));
+        stream.set_read_timeout(Some(ANSWER)).unwrap();
+        let mut name = [0];
+        stream.read_exact(&mut name).unwrap();
+        Self { endpoint: name[0], stream }
+    }
+
+    /// The client's port.
+    pub(crate) fn port(&self) -> u16 {
+        self.stream.local_addr().unwrap().port()
+    }
+
     /// True if the endpoint still answers.
     pub(crate) fn lives(&mut self) -> bool {
         let mut answer = [0];

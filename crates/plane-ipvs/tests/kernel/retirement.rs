@@ -182,6 +182,36 @@ fn established_connections_are_spared_if_asked() {
     });
 }
 
+/// As after a change of mode: IPVS has the ended connection for a while, and sees the answers of another one with its addresses and ports.
+#[test]
+#[ignore = "needs IPVS: runs in virtual machines"]
+fn an_ended_connection_whose_port_serves_another_one_is_not_waited_for() {
+    inside(|family| {
+        let client = Client::new(family);
+        let mut delta = only(family, &[]);
+        delta.units.extend([web(family, "web", 60, &[1])]);
+        drop(started_with(family, delta));
+        let first = client.connect(SocketAddr::new(vip(family, 60), 80));
+        let port = first.port();
+        first.reset();
+        // another mode's rules
+        let (at, to) = (vip(family, 60), endpoint(family, 1));
+        let protocol = if family == Family::V4 { "ip" } else { "ip6" };
+        nft(&format!(
+            "table {protocol} other {{ chain prerouting {{ type nat hook prerouting priority dstnat; \
+             {protocol} daddr {at} tcp dport 80 dnat to {to}; }}; }}"
+        ));
+        let mut second = client.connect_from(port, SocketAddr::new(at, 80));
+        assert!(second.lives());
+        let counted = run("ipvsadm", "-ln");
+        let counters: Vec<&str> =
+            counted.lines().filter_map(|line| line.split_once("Masq")).map(|(_, all)| all).collect();
+        assert!(counters.iter().any(|all| all.split_whitespace().nth(1) == Some("1")), "counted as active: {counted}");
+        retire::retire(family, &[], true, &mut Vec::new()).unwrap();
+        assert!(servers().is_empty() && bound(family).is_empty() && second.lives());
+    });
+}
+
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn ipsets_of_upstream_are_destroyed_unless_rules_refer_to_them() {

@@ -52,8 +52,15 @@ const DIFFERS: [&str; 15] = [
     "external-ip-is-node-address",
 ];
 /// Further cases in which upstream differs in mode ipvs, with the reason.
-const DIFFERS_IN_IPVS: [(&str, &str); 3] =
-    [("host-network-same-port", NUMBERS), ("node-port-and-vip-number", NUMBERS), ("port-numbers-extreme", NUMBERS)];
+const DIFFERS_IN_IPVS: [(&str, &str); 4] = [
+    ("host-network-same-port", NUMBERS),
+    ("node-port-and-vip-number", NUMBERS),
+    ("port-numbers-extreme", NUMBERS),
+    (
+        "balancing-configured",
+        "with scheduler sh, clients of endpoints that drain, those of the case before, are refused",
+    ),
+];
 /// Its chain of node ports matches every address of the node, those of Services on its device, too.
 const NUMBERS: &str = "a port of a service address that is a node port's number, too, is masqueraded as that";
 /// Each mode plans one of so many cases, evenly spread: some 90, since a start of the unoptimised executable takes some

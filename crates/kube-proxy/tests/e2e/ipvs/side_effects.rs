@@ -1,7 +1,7 @@
 //! Service addresses on the node's own device have no other effect than to serve.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use ferry_lab::lab::{NODE_PORT, external_ip, is_node_address, node_addresses};
@@ -71,8 +71,12 @@ fn contested() -> Service {
 
 /// A service of the host that listens at this external IP itself, so that its answers come from there over UDP, too.
 fn host_service(lab: &Lab, number: u8, port: u16) -> Server {
-    let addresses = Family::ALL.map(|family| external_ip(family, number)).to_vec();
-    Server::start(lab.host(Place::Node), addresses, vec![port])
+    let (node, addresses) = (lab.host(Place::Node), Family::ALL.map(|family| external_ip(family, number)));
+    // New addresses come after the virtual servers, and so after the answer that says that the manifests are in force.
+    until("the service's addresses", LIMIT, || {
+        node.run(move || addresses.iter().all(|address| UdpSocket::bind((*address, 0)).is_ok()))
+    });
+    Server::start(node, addresses.to_vec(), vec![port])
 }
 
 /// One request over UDP, always from the same port.
