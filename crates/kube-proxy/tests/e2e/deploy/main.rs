@@ -17,6 +17,7 @@ mod monitoring;
 mod package;
 mod release;
 mod shells;
+mod sockets;
 mod support;
 mod systemd;
 mod workflows;

@@ -15,7 +15,7 @@ use crate::support::{fresh_folder, package, run, unpacked};
 use crate::systemd::Machine;
 
 /// The cluster IP's number of the Service whose clients ask again and again.
-const WEB: u16 = 60;
+pub(crate) const WEB: u16 = 60;
 /// That of the Service with connections that stay open.
 const HELD: u16 = 61;
 /// The port of the server for these.
@@ -49,7 +49,7 @@ fn the_package_has_its_files_and_is_the_same_each_time() {
 }
 
 /// The manifests, the configuration and the flags of the machine's service.
-fn configure(root: &Path, config: &Config) {
+pub(crate) fn configure(root: &Path, config: &Config) {
     let manifests = root.join("etc/kube-proxy/manifests");
     std::fs::create_dir_all(&manifests).unwrap();
     let services = Manifests::new().with(Service::new("web", WEB), &[Place::PodA]);
@@ -61,7 +61,7 @@ fn configure(root: &Path, config: &Config) {
     std::fs::write(root.join("etc/default/kube-proxy"), flags).unwrap();
 }
 
-fn serves(lab: &Lab) -> bool {
+pub(crate) fn serves(lab: &Lab) -> bool {
     let client = lab.from(Place::PodB).patience(slowly(Duration::from_millis(500)));
     Family::ALL.into_iter().all(|family| client.tcp(at_cluster_ip(family, WEB), 2).all_answered())
 }
@@ -116,7 +116,7 @@ fn a_life_from_installation_to_purge() {
     is_removed(&machine, &lab, &root);
 }
 
-fn install_in(root: &Path, version: &str) {
+pub(crate) fn install_in(root: &Path, version: &str) {
     std::fs::copy(package(version, &fresh_folder("first")), root.join("srv/first.deb")).unwrap();
     run(Command::new("chroot").arg(root).args(["dpkg", "--install", "/srv/first.deb"]));
 }
@@ -162,7 +162,7 @@ fn reloads(machine: &Machine, root: &Path, lab: &Lab) {
 }
 
 /// True if the metrics of the proxy have this line.
-fn is_on_page(lab: &Lab, line: &str) -> bool {
+pub(crate) fn is_on_page(lab: &Lab, line: &str) -> bool {
     let page = lab.host(Place::Node).feed("curl", &["-s", "http://127.0.0.1:10249/metrics"], "");
     page.is_ok_and(|page| page.lines().any(|found| found == line))
 }
