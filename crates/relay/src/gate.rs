@@ -1,9 +1,7 @@
 //! The target of a listener: one port for all connections, or the port that a gate's route returns for the original destination of each.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-
-use tokio::net::TcpStream;
 
 use crate::port::Port;
 use crate::route::Route;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::UdpSocket;
 use tokio::time::sleep;
 
 use crate::config::Keepalive;
@@ -14,7 +14,7 @@ use crate::gate::Target;
 use crate::port::Port;
 use crate::protocol::Protocol;
 use crate::socket::{self, Bind};
-use crate::system::{self, OpenSocket};
+use crate::system::{self, Acceptor, OpenSocket};
 use crate::worker::WorkerHandle;
 use crate::{tcp, udp};
 
@@ -69,7 +69,7 @@ enum State {
 /// The socket of a listener.
 #[derive(Clone, Debug)]
 pub(crate) enum Serving {
-    Tcp(Arc<TcpListener>),
+    Tcp(Arc<Acceptor>),
     Udp(Arc<UdpSocket>),
 }
 
@@ -194,9 +194,7 @@ impl Serving {
 
     fn open(protocol: Protocol, address: SocketAddr, reuse_port: bool, keepalive: Keepalive) -> io::Result<Self> {
         Ok(match protocol {
-            Protocol::Tcp => {
-                Self::Tcp(Arc::new(TcpListener::from_std(socket::listen(address, reuse_port, keepalive)?)?))
-            }
+            Protocol::Tcp => Self::Tcp(Arc::new(Acceptor::new(socket::listen(address, reuse_port, keepalive)?)?)),
             Protocol::Udp => Self::Udp(Arc::new(UdpSocket::from_std(socket::bind_datagrams(address, reuse_port)?)?)),
         })
     }
@@ -212,7 +210,7 @@ impl Serving {
         Ok(match protocol {
             Protocol::Tcp => {
                 let listener = socket::prepare_listener(socket.into(), keepalive)?;
-                Self::Tcp(Arc::new(TcpListener::from_std(listener)?))
+                Self::Tcp(Arc::new(Acceptor::new(listener)?))
             }
             Protocol::Udp => Self::Udp(Arc::new(UdpSocket::from_std(socket::prepare_datagrams(socket.into())?)?)),
         })
@@ -227,7 +225,7 @@ impl Serving {
 
     fn duplicate(&self) -> io::Result<OpenSocket> {
         match self {
-            Self::Tcp(listener) => system::duplicate(listener),
+            Self::Tcp(listener) => listener.duplicate(),
             Self::Udp(socket) => system::duplicate(socket),
         }
     }

@@ -1,12 +1,14 @@
 //! Copies through this process's memory, on any operating system.
 
-use std::io;
+use std::io::{self, Read as _, Write as _};
+use std::net;
 
+use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::task::yield_now;
 
-use super::{Burst, Direction, Finish, TURN_BYTES};
+use super::{Burst, Direction, Finish, First, TURN_BYTES};
 
 /// The buffer on the stack: most requests and answers of interactive protocols fit.
 pub(super) const SMALL_BYTES: usize = 4096;
@@ -48,17 +50,31 @@ impl Pipes {
 pub(super) fn pass(from: &TcpStream, to: &TcpStream) -> Result<Passed, Finish> {
     let mut buffer = [0; SMALL_BYTES];
     let Some(count) = read(from, &mut buffer)? else { return Ok(Passed::Nothing) };
-    if count == 0 {
+    write(buffer.get(..count).unwrap_or_default(), |bytes| to.try_write(bytes))
+}
+
+/// The same, from a socket that no runtime has, to one that may be ready without its runtime having been told yet.
+pub(crate) fn pass_first(from: &net::TcpStream, to: &TcpStream) -> First {
+    let mut buffer = [0; SMALL_BYTES];
+    First(match (&*SockRef::from(from)).read(&mut buffer) {
+        Ok(count) => write(buffer.get(..count).unwrap_or_default(), |bytes| (&*SockRef::from(to)).write(bytes)),
+        Err(error) if is_temporary(&error) => Ok(Passed::Nothing),
+        Err(_error) => Err(Finish::SourceLost),
+    })
+}
+
+/// Writes what a read of a small buffer has returned.
+fn write(bytes: &[u8], write: impl FnOnce(&[u8]) -> io::Result<usize>) -> Result<Passed, Finish> {
+    if bytes.is_empty() {
         return Ok(Passed::End);
     }
-    let bytes = buffer.get(..count).unwrap_or_default();
-    let written = match to.try_write(bytes) {
+    let written = match write(bytes) {
         Ok(written) => written,
         Err(error) if is_temporary(&error) => 0,
         Err(_error) => return Err(Finish::SinkLost),
     };
     Ok(match bytes.get(written..) {
-        None | Some([]) => Passed::Bytes { count, filled: count == SMALL_BYTES },
+        None | Some([]) => Passed::Bytes { count: bytes.len(), filled: bytes.len() == SMALL_BYTES },
         Some(rest) => Passed::Part { count: written, rest: rest.into() },
     })
 }
@@ -102,8 +118,7 @@ fn read(from: &TcpStream, buffer: &mut [u8]) -> Result<Option<usize>, Finish> {
 }
 
 fn receive(from: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
-    use std::io::Read as _;
-    (&*socket2::SockRef::from(from)).read(buffer)
+    (&*SockRef::from(from)).read(buffer)
 }
 
 /// True if the call is to be repeated, at once or when the socket is ready.

@@ -21,6 +21,7 @@ use crate::system::lost;
 use buffered::Passed;
 #[cfg(not(target_os = "linux"))]
 pub(crate) use buffered::Pipes;
+pub(crate) use buffered::pass_first;
 #[cfg(target_os = "linux")]
 pub(crate) use splice::Pipes;
 
@@ -72,6 +73,10 @@ enum Burst {
     End,
 }
 
+/// What a direction has passed on before its source was registered with the runtime.
+#[derive(Debug)]
+pub(crate) struct First(Result<Passed, Finish>);
+
 /// The sockets and counters of one direction.
 #[derive(Clone, Copy, Debug)]
 struct Direction<'a> {
@@ -80,16 +85,17 @@ struct Direction<'a> {
     meter: Meter<'a>,
 }
 
-/// Copies both ways until the connection ends.
+/// Copies both ways until the connection ends. `first` is the result of [`pass_first`] for the client's side.
 pub(crate) async fn both_ways(
     client: &TcpStream,
     server: &TcpStream,
     up: Meter<'_>,
     down: Meter<'_>,
+    first: First,
     pipes: &Pipes,
 ) -> Ending {
-    let mut upward = pin!(Direction { from: client, to: server, meter: up }.run(pipes));
-    let mut downward = pin!(Direction { from: server, to: client, meter: down }.run(pipes));
+    let mut upward = pin!(Direction { from: client, to: server, meter: up }.run(first, pipes));
+    let mut downward = pin!(Direction { from: server, to: client, meter: down }.run(First::default(), pipes));
     tokio::select! {
         finish = &mut upward => rest(finish, (client, Side::Client), downward, Side::Server).await,
         finish = &mut downward => rest(finish, (server, Side::Server), upward, Side::Client).await,
@@ -131,11 +137,20 @@ impl Meter<'_> {
     }
 }
 
+// === impl First ===
+
+impl Default for First {
+    /// Nothing.
+    fn default() -> Self {
+        Self(Ok(Passed::Nothing))
+    }
+}
+
 // === impl Direction ===
 
 impl Direction<'_> {
-    async fn run(self, pipes: &Pipes) -> Finish {
-        match self.copy(pipes).await {
+    async fn run(self, first: First, pipes: &Pipes) -> Finish {
+        match self.copy(first, pipes).await {
             // The sink may be gone already, which the other direction notices.
             Ok(()) => match SockRef::from(self.to).shutdown(std::net::Shutdown::Write) {
                 Ok(()) => Finish::Closed,
@@ -146,22 +161,25 @@ impl Direction<'_> {
     }
 
     /// Copies until the source closes.
-    async fn copy(self, pipes: &Pipes) -> Result<(), Finish> {
-        let mut large = false;
+    async fn copy(self, first: First, pipes: &Pipes) -> Result<(), Finish> {
+        let mut burst = self.settle(first.0?).await?;
         loop {
-            poll_fn(|context| self.from.poll_read_ready(context)).await.map_err(|_error| Finish::SourceLost)?;
-            let burst = if large { pipes.burst(self).await? } else { self.pass().await? };
-            match burst {
-                Burst::Small => large = false,
-                Burst::Large => large = true,
-                Burst::End => return Ok(()),
+            if burst == Burst::End {
+                return Ok(());
             }
+            poll_fn(|context| self.from.poll_read_ready(context)).await.map_err(|_error| Finish::SourceLost)?;
+            burst = if burst == Burst::Large { pipes.burst(self).await? } else { self.pass().await? };
         }
     }
 
     /// Copies what one read of a small buffer yields.
     async fn pass(self) -> Result<Burst, Finish> {
-        match buffered::pass(self.from, self.to)? {
+        self.settle(buffered::pass(self.from, self.to)?).await
+    }
+
+    /// Counts what was passed on, and writes the rest.
+    async fn settle(self, passed: Passed) -> Result<Burst, Finish> {
+        match passed {
             Passed::Nothing => Ok(Burst::Small),
             Passed::End => Ok(Burst::End),
             Passed::Bytes { count, filled } => {

@@ -1,11 +1,12 @@
 //! Socket options, classes of errors, batches of datagrams and limits on Linux.
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{self, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 
 use ferry_kernel::datagram::{Route, report_local_address, undelivered_bytes};
 use rustix::io::Errno;
+use rustix::net::{SocketFlags, acceptfrom_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use tokio::io::{Interest, Ready};
@@ -17,6 +18,11 @@ pub(crate) use ferry_kernel::datagram::{BATCH, Datagrams, Received};
 
 /// An open socket that another process can have, too.
 pub type OpenSocket = OwnedFd;
+
+/// A TCP listener of this thread's runtime. What it accepts is of none yet, so that the thread that serves a connection registers it, once:
+/// the runtime's own listener would register it with this thread. The runtime's type for connections only waits here.
+#[derive(Debug)]
+pub(crate) struct Acceptor(TcpStream);
 
 /// Raises this process's limit of open files (`RLIMIT_NOFILE`) to `wanted`, or as far towards it as the hard limit and the
 /// privileges allow. Never lowers it. Returns the limit in force; `u64::MAX` if there is none.
@@ -35,6 +41,35 @@ pub fn raise_limit(wanted: u64) -> u64 {
         }
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+// === impl Acceptor ===
+
+impl Acceptor {
+    /// Registers a listener, whose calls don't wait, with the runtime.
+    pub(crate) fn new(listener: net::TcpListener) -> io::Result<Self> {
+        TcpStream::from_std(OwnedFd::from(listener).into()).map(Self)
+    }
+
+    /// The next connection, whose calls don't wait, and its client. Cancel-safe.
+    pub(crate) async fn accept(&self) -> io::Result<(net::TcpStream, SocketAddr)> {
+        let accept = || {
+            let (stream, client) = acceptfrom_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+            let client = client.and_then(|client| SocketAddr::try_from(client).ok());
+            Ok((stream.into(), client.ok_or(io::ErrorKind::ConnectionAborted)?))
+        };
+        self.0.async_io(Interest::READABLE, accept).await
+    }
+
+    /// The address and port at which it listens.
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// Another descriptor of the same socket.
+    pub(crate) fn duplicate(&self) -> io::Result<OpenSocket> {
+        duplicate(&self.0)
+    }
 }
 
 /// True if a call failed because descriptors, memory for sockets, or local ports (`ip_local_port_range`) are used up: a pause helps,
@@ -113,7 +148,7 @@ pub(crate) fn set_mark(socket: &Socket, mark: Option<u32>) -> io::Result<()> {
 ///
 /// # Errors
 /// The system's error: `ENOENT` if connection tracking has no record, `ENOPROTOOPT` if it is not loaded.
-pub(crate) fn original_destination(stream: &TcpStream, ipv6: bool) -> io::Result<SocketAddr> {
+pub(crate) fn original_destination(stream: &net::TcpStream, ipv6: bool) -> io::Result<SocketAddr> {
     let socket = SockRef::from(stream);
     let address = if ipv6 { socket.original_dst_v6() } else { socket.original_dst_v4() }?;
     address.as_socket().ok_or_else(|| io::ErrorKind::InvalidData.into())

@@ -2,14 +2,14 @@
 //! bytes that the peer has not acknowledged.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{self, IpAddr, SocketAddr, UdpSocket};
 use std::os::windows::io::{AsSocket, OwnedSocket};
 use std::time::Duration;
 
 use ferry_kernel::windows::sockets::{accepts_connections, connect_without_retransmission, ignore_port_unreachable};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use tokio::io::{Interest, Ready};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use crate::config::Keepalive;
@@ -158,7 +158,7 @@ pub(crate) fn set_mark(_socket: &Socket, mark: Option<u32>) -> io::Result<()> {
 }
 
 /// No connection is redirected here.
-pub(crate) fn original_destination(_stream: &TcpStream, _ipv6: bool) -> io::Result<SocketAddr> {
+pub(crate) fn original_destination(_stream: &net::TcpStream, _ipv6: bool) -> io::Result<SocketAddr> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "Windows redirects no connection"))
 }
 
@@ -213,6 +213,35 @@ pub(crate) fn prepare_datagrams(socket: &UdpSocket) -> io::Result<()> {
     }
     // Of many clients, one that has closed its socket would fail the next call of each.
     ignore_port_unreachable(socket.as_socket())
+}
+
+/// A TCP listener of this thread's runtime. What it accepts is of none yet.
+#[derive(Debug)]
+pub(crate) struct Acceptor(TcpListener);
+
+// === impl Acceptor ===
+
+impl Acceptor {
+    /// Registers a listener, whose calls don't wait, with the runtime.
+    pub(crate) fn new(listener: net::TcpListener) -> io::Result<Self> {
+        TcpListener::from_std(listener).map(Self)
+    }
+
+    /// The next connection, whose calls don't wait, and its client. Cancel-safe.
+    pub(crate) async fn accept(&self) -> io::Result<(net::TcpStream, SocketAddr)> {
+        let (stream, client) = self.0.accept().await?;
+        Ok((stream.into_std()?, client))
+    }
+
+    /// The address and port at which it listens.
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// Another handle of the same socket.
+    pub(crate) fn duplicate(&self) -> io::Result<OpenSocket> {
+        duplicate(&self.0)
+    }
 }
 
 /// Another handle of the same socket.

@@ -4,12 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
-use super::connection::{self, Admitted, OnThread, Reset};
+use super::connection::{self, Admitted, Reset};
 use crate::gate::Target;
-use crate::system;
+use crate::system::{self, Acceptor};
 use crate::worker::{WorkerHandle, least_loaded};
 
 /// Pauses while descriptors are exhausted: connections wait in the kernel's queue, and the thread does not spin.
@@ -18,7 +17,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(
 /// Accepts until the listener fails, and returns the error. `target` returns what the listener serves at the moment; `at` is the
 /// position of this thread among all.
 pub(crate) async fn accept(
-    listener: &TcpListener,
+    listener: &Acceptor,
     target: impl Fn() -> Target,
     workers: &Arc<[WorkerHandle]>,
     at: usize,
@@ -61,14 +60,7 @@ fn start(admitted: Admitted, workers: &Arc<[WorkerHandle]>, at: usize) {
         tokio::spawn(connection::serve(admitted));
         return;
     };
-    let Admitted { stream, permit, client, context: _here } = admitted;
-    let Ok(stream) = stream.into_std() else { return };
-    // Counted at once, so that not all of a burst go to the same thread.
-    let context = OnThread::new(Arc::clone(&other.context));
-    other.runtime.spawn(async move {
-        // Registers the socket with the other thread's runtime.
-        if let Ok(stream) = TcpStream::from_std(stream) {
-            connection::serve(Admitted::moved(stream, client, permit, context)).await;
-        }
-    });
+    // Counted there at once, so that not all of a burst go to the same thread.
+    let moved = admitted.moved(&other.context);
+    other.runtime.spawn(connection::serve(moved));
 }

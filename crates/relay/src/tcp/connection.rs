@@ -1,10 +1,12 @@
 //! One connection: admission, dialling, relaying, and its end.
 
-use std::net::IpAddr;
+use std::io;
+use std::net::{self, IpAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
@@ -22,22 +24,24 @@ const DELIVERY: Duration = Duration::from_millis(500);
 /// The first pause while waiting for that.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 
-/// An accepted connection, within the source ranges and limits of its port.
+/// An accepted connection, within the source ranges and limits of its port. No runtime has it yet: the one that serves it registers it.
 #[derive(Debug)]
 pub(super) struct Admitted {
-    pub(super) stream: Reset,
-    pub(super) client: IpAddr,
-    pub(super) permit: Permit,
-    pub(super) context: OnThread,
+    stream: Reset<net::TcpStream>,
+    client: IpAddr,
+    permit: Permit,
+    context: OnThread,
 }
 
 /// A connection that is reset when it is dropped, unless it has ended in order.
 #[derive(Debug)]
-pub(super) struct Reset(Option<TcpStream>);
+pub(super) struct Reset<S>(Option<S>)
+where
+    for<'s> SockRef<'s>: From<&'s S>;
 
 /// Counts a connection of a thread.
 #[derive(Debug)]
-pub(super) struct OnThread(Arc<Context>);
+struct OnThread(Arc<Context>);
 
 /// Counts an established connection of an endpoint.
 #[derive(Debug)]
@@ -47,7 +51,12 @@ struct Established(Arc<Endpoint>);
 
 impl Admitted {
     /// Admits a connection, or resets it at once and counts why.
-    pub(super) fn new(stream: Reset, client: IpAddr, port: &Arc<Port>, context: &Arc<Context>) -> Option<Self> {
+    pub(super) fn new(
+        stream: Reset<net::TcpStream>,
+        client: IpAddr,
+        port: &Arc<Port>,
+        context: &Arc<Context>,
+    ) -> Option<Self> {
         let limit = context.config.max_connections;
         let permit = if port.admits(client) {
             Permit::new(port, &context.totals, Kind::Connection, limit)
@@ -63,9 +72,9 @@ impl Admitted {
         }
     }
 
-    /// A connection that another thread has admitted.
-    pub(super) fn moved(stream: TcpStream, client: IpAddr, permit: Permit, context: OnThread) -> Self {
-        Self { stream: Reset::new(stream), client, permit, context }
+    /// The same on another thread.
+    pub(super) fn moved(self, to: &Arc<Context>) -> Self {
+        Self { context: OnThread::new(Arc::clone(to)), ..self }
     }
 }
 
@@ -78,24 +87,41 @@ pub(super) async fn serve(admitted: Admitted) {
         Err(refusal) => Err(refusal),
     };
     match dialled {
-        Ok((server, endpoint)) => relay(client, Reset::new(server), &endpoint, port, &context.0).await,
+        Ok((server, endpoint)) => {
+            if let Err(error) = relay(client, Reset::new(server), &endpoint, port, &context.0).await {
+                tracing::debug!(%error, port = port.name(), "cannot register a connection with the thread");
+            }
+        }
         // Dropping the client's connection resets it.
         Err(refusal) => port.count_refusal(refusal),
     }
 }
 
-async fn relay(client: Reset, server: Reset, endpoint: &Arc<Endpoint>, port: &Port, context: &Context) {
+/// Relays until the connection ends. What the client has sent meanwhile is passed on before the thread's runtime knows its socket, which saves
+/// a turn of the thread where clients speak first.
+///
+/// # Errors
+/// The system's, if the client's socket can't be registered.
+async fn relay(
+    client: Reset<net::TcpStream>,
+    server: Reset<TcpStream>,
+    endpoint: &Arc<Endpoint>,
+    port: &Port,
+    context: &Context,
+) -> io::Result<()> {
     let established = Established::new(Arc::clone(endpoint));
     let (counters, of_endpoint) = (port.counters(), established.0.counters());
     counters.connections.increment();
     let up = Meter { port: &counters.bytes_to_endpoints, endpoint: &of_endpoint.bytes_to_endpoint };
     let down = Meter { port: &counters.bytes_to_clients, endpoint: &of_endpoint.bytes_from_endpoint };
-    let (Some(from), Some(to)) = (&client.0, &server.0) else { return };
+    let first = client.0.as_ref().zip(server.0.as_ref()).map(|(from, to)| copy::pass_first(from, to));
+    let client = client.registered()?;
+    let (Some(from), Some(to), Some(first)) = (&client.0, &server.0, first) else { return Ok(()) };
     let ending = tokio::select! {
         biased;
-        ending = copy::both_ways(from, to, up, down, &context.pipes) => ending,
+        ending = copy::both_ways(from, to, up, down, first, &context.pipes) => ending,
         // Dropping both sides resets them.
-        () = endpoint.until_cut() => return,
+        () = endpoint.until_cut() => return Ok(()),
     };
     match ending {
         Ending::Closed => {
@@ -105,6 +131,7 @@ async fn relay(client: Reset, server: Reset, endpoint: &Arc<Endpoint>, port: &Po
         Ending::Lost(Side::Client) => deliver(to).await,
         Ending::Lost(Side::Server) => deliver(from).await,
     }
+    Ok(())
 }
 
 /// Waits a bounded time until the peer has received what was written.
@@ -118,31 +145,39 @@ async fn deliver(stream: &TcpStream) {
 
 // === impl Reset ===
 
-impl Reset {
-    pub(super) fn new(stream: TcpStream) -> Self {
+impl<S> Reset<S>
+where
+    for<'s> SockRef<'s>: From<&'s S>,
+{
+    pub(super) fn new(stream: S) -> Self {
         Self(Some(stream))
-    }
-
-    /// The port of the connection, which a listener with this target has accepted.
-    pub(super) fn port(&self, target: &Target) -> Option<Arc<Port>> {
-        target.port_of(self.0.as_ref()?)
     }
 
     /// Closes the connection in order: the kernel delivers what is still queued.
     fn end(mut self) {
         self.0 = None;
     }
+}
 
-    /// Takes the connection out, to give it to another thread.
-    pub(super) fn into_std(mut self) -> std::io::Result<std::net::TcpStream> {
-        self.0.take().ok_or_else(|| std::io::ErrorKind::NotConnected.into()).and_then(TcpStream::into_std)
+impl Reset<net::TcpStream> {
+    /// The port of the connection, which a listener with this target has accepted.
+    pub(super) fn port(&self, target: &Target) -> Option<Arc<Port>> {
+        target.port_of(self.0.as_ref()?)
+    }
+
+    /// Registers the connection with this thread's runtime.
+    fn registered(mut self) -> io::Result<Reset<TcpStream>> {
+        Ok(Reset(self.0.take().map(TcpStream::from_std).transpose()?))
     }
 }
 
-impl Drop for Reset {
+impl<S> Drop for Reset<S>
+where
+    for<'s> SockRef<'s>: From<&'s S>,
+{
     fn drop(&mut self) {
         if let Some(stream) = &self.0
-            && let Err(error) = stream.set_zero_linger()
+            && let Err(error) = SockRef::from(stream).set_linger(Some(Duration::ZERO))
         {
             tracing::debug!(%error, "cannot reset a connection, closing it");
         }
@@ -152,7 +187,7 @@ impl Drop for Reset {
 // === impl OnThread ===
 
 impl OnThread {
-    pub(super) fn new(context: Arc<Context>) -> Self {
+    fn new(context: Arc<Context>) -> Self {
         context.connections.fetch_add(1, Ordering::Relaxed);
         Self(context)
     }
