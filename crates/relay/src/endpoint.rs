@@ -86,7 +86,7 @@ impl Endpoint {
 
     /// The port has it again, before its connections were cut. Returns false if they were: then it stays as it is.
     pub(crate) fn restore(&self) -> bool {
-        if self.cut.load(Ordering::Acquire) {
+        if self.is_cut() {
             return false;
         }
         self.removed.store(false, Ordering::Release);
@@ -112,11 +112,16 @@ impl Endpoint {
         self.cut_signal.notify_waiters();
     }
 
+    /// True if its connections are to be reset.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Acquire)
+    }
+
     /// Waits until [`Self::cut`] is called.
     pub(crate) async fn until_cut(&self) {
         // Created before the flag is read: a signal after that wakes it.
         let signal = self.cut_signal.notified();
-        if !self.cut.load(Ordering::Acquire) {
+        if !self.is_cut() {
             signal.await;
         }
     }

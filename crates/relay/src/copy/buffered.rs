@@ -53,7 +53,7 @@ pub(super) fn pass(from: &TcpStream, to: &TcpStream) -> Result<Passed, Finish> {
     write(buffer.get(..count).unwrap_or_default(), |bytes| to.try_write(bytes))
 }
 
-/// The same, from a socket that no runtime has, to one that may be ready without its runtime having been told yet.
+/// The same, from an unregistered socket, to one whose readiness the event loop may not have seen yet.
 pub(crate) fn pass_first(from: &net::TcpStream, to: &TcpStream) -> First {
     let mut buffer = [0; SMALL_BYTES];
     First(match (&*SockRef::from(from)).read(&mut buffer) {

@@ -73,7 +73,7 @@ enum Burst {
     End,
 }
 
-/// What a direction has passed on before its source was registered with the runtime.
+/// The result of the pass before the source was registered with the event loop.
 #[derive(Debug)]
 pub(crate) struct First(Result<Passed, Finish>);
 
@@ -97,6 +97,8 @@ pub(crate) async fn both_ways(
     let mut upward = pin!(Direction { from: client, to: server, meter: up }.run(first, pipes));
     let mut downward = pin!(Direction { from: server, to: client, meter: down }.run(First::default(), pipes));
     tokio::select! {
+        // What was passed on first is counted before anything else.
+        biased;
         finish = &mut upward => rest(finish, (client, Side::Client), downward, Side::Server).await,
         finish = &mut downward => rest(finish, (server, Side::Server), upward, Side::Client).await,
     }

@@ -19,8 +19,8 @@ pub(crate) use ferry_kernel::datagram::{BATCH, Datagrams, Received};
 /// An open socket that another process can have, too.
 pub type OpenSocket = OwnedFd;
 
-/// A TCP listener of this thread's runtime. What it accepts is of none yet, so that the thread that serves a connection registers it, once:
-/// the runtime's own listener would register it with this thread. The runtime's type for connections only waits here.
+/// A TCP listener, registered with this thread's event loop. Accepted sockets are unregistered, so that the thread that serves a connection
+/// registers it, once; tokio's listener would register it with this thread. `TcpStream` is used for its `async_io`.
 #[derive(Debug)]
 pub(crate) struct Acceptor(TcpStream);
 
@@ -46,17 +46,17 @@ pub fn raise_limit(wanted: u64) -> u64 {
 // === impl Acceptor ===
 
 impl Acceptor {
-    /// Registers a listener, whose calls don't wait, with the runtime.
+    /// Registers a non-blocking listener.
     pub(crate) fn new(listener: net::TcpListener) -> io::Result<Self> {
         TcpStream::from_std(OwnedFd::from(listener).into()).map(Self)
     }
 
-    /// The next connection, whose calls don't wait, and its client. Cancel-safe.
+    /// The next connection, non-blocking, and its client. Cancel-safe.
     pub(crate) async fn accept(&self) -> io::Result<(net::TcpStream, SocketAddr)> {
         let accept = || {
             let (stream, client) = acceptfrom_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
             let client = client.and_then(|client| SocketAddr::try_from(client).ok());
-            Ok((stream.into(), client.ok_or(io::ErrorKind::ConnectionAborted)?))
+            Ok((stream.into(), client.ok_or(Errno::CONNABORTED)?))
         };
         self.0.async_io(Interest::READABLE, accept).await
     }
@@ -80,7 +80,8 @@ pub(crate) fn are_exhausted(error: &io::Error) -> bool {
 
 /// True if a socket can't be opened because descriptors or memory are used up: any other one can't, either.
 pub(crate) fn lacks_resources(error: &io::Error) -> bool {
-    is_one_of(error, &[Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM])
+    // The last one is that of `epoll_ctl(2)` beyond `fs.epoll.max_user_watches`.
+    is_one_of(error, &[Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::NOSPC])
 }
 
 /// True if accepting failed because of the connection: the client has gone while it waited, or a network error of its connection

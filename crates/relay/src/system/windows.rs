@@ -215,22 +215,22 @@ pub(crate) fn prepare_datagrams(socket: &UdpSocket) -> io::Result<()> {
     ignore_port_unreachable(socket.as_socket())
 }
 
-/// A TCP listener of this thread's runtime. What it accepts is of none yet.
+/// A TCP listener, registered with this thread's event loop. Accepted sockets are unregistered again.
 #[derive(Debug)]
 pub(crate) struct Acceptor(TcpListener);
 
 // === impl Acceptor ===
 
 impl Acceptor {
-    /// Registers a listener, whose calls don't wait, with the runtime.
+    /// Registers a non-blocking listener.
     pub(crate) fn new(listener: net::TcpListener) -> io::Result<Self> {
         TcpListener::from_std(listener).map(Self)
     }
 
-    /// The next connection, whose calls don't wait, and its client. Cancel-safe.
+    /// The next connection, non-blocking, and its client. Cancel-safe.
     pub(crate) async fn accept(&self) -> io::Result<(net::TcpStream, SocketAddr)> {
         let (stream, client) = self.0.accept().await?;
-        Ok((stream.into_std()?, client))
+        Ok((stream.into_std().map_err(|_error| io::ErrorKind::ConnectionAborted)?, client))
     }
 
     /// The address and port at which it listens.

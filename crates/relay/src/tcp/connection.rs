@@ -24,7 +24,7 @@ const DELIVERY: Duration = Duration::from_millis(500);
 /// The first pause while waiting for that.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 
-/// An accepted connection, within the source ranges and limits of its port. No runtime has it yet: the one that serves it registers it.
+/// An accepted connection, within the source ranges and limits of its port. It is unregistered: the thread that serves it registers it.
 #[derive(Debug)]
 pub(super) struct Admitted {
     stream: Reset<net::TcpStream>,
@@ -89,7 +89,8 @@ pub(super) async fn serve(admitted: Admitted) {
     match dialled {
         Ok((server, endpoint)) => {
             if let Err(error) = relay(client, Reset::new(server), &endpoint, port, &context.0).await {
-                tracing::debug!(%error, port = port.name(), "cannot register a connection with the thread");
+                context.0.totals.exhausted.increment();
+                tracing::debug!(%error, port = port.name(), "cannot register a connection with the event loop");
             }
         }
         // Dropping the client's connection resets it.
@@ -97,8 +98,8 @@ pub(super) async fn serve(admitted: Admitted) {
     }
 }
 
-/// Relays until the connection ends. What the client has sent meanwhile is passed on before the thread's runtime knows its socket, which saves
-/// a turn of the thread where clients speak first.
+/// Relays until the connection ends. What the client has sent meanwhile is passed on before its socket is registered with the event loop,
+/// which saves one pass of that where clients speak first.
 ///
 /// # Errors
 /// The system's, if the client's socket can't be registered.
@@ -114,6 +115,9 @@ async fn relay(
     counters.connections.increment();
     let up = Meter { port: &counters.bytes_to_endpoints, endpoint: &of_endpoint.bytes_to_endpoint };
     let down = Meter { port: &counters.bytes_to_clients, endpoint: &of_endpoint.bytes_from_endpoint };
+    if endpoint.is_cut() {
+        return Ok(());
+    }
     let first = client.0.as_ref().zip(server.0.as_ref()).map(|(from, to)| copy::pass_first(from, to));
     let client = client.registered()?;
     let (Some(from), Some(to), Some(first)) = (&client.0, &server.0, first) else { return Ok(()) };
@@ -165,7 +169,7 @@ impl Reset<net::TcpStream> {
         target.port_of(self.0.as_ref()?)
     }
 
-    /// Registers the connection with this thread's runtime.
+    /// Registers the connection with this thread's event loop. If that fails, it is closed in order.
     fn registered(mut self) -> io::Result<Reset<TcpStream>> {
         Ok(Reset(self.0.take().map(TcpStream::from_std).transpose()?))
     }

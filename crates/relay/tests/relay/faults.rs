@@ -6,6 +6,8 @@ use std::time::Duration;
 #[cfg(target_os = "linux")]
 use std::time::Instant;
 
+#[cfg(target_os = "linux")]
+use ferry_relay::Keepalive;
 use ferry_relay::{Config, Protocol, SourceRanges};
 use socket2::{Domain, Socket, Type};
 
@@ -139,6 +141,95 @@ fn a_silent_endpoint_costs_one_connection_until_the_client_resets_it() {
         eventually("the server learns it", || server.write_all(b"answer").is_err());
         assert_eq!(balancer.endpoints()[0].counters().open.value(), 0);
     });
+}
+
+/// Everything that the client has to say is there before an endpoint answers.
+#[test]
+#[cfg(target_os = "linux")]
+fn what_a_client_sends_before_the_endpoint_answers_arrives() {
+    isolated(|| {
+        for (bytes, closes) in [(1, false), (1, true), (4096, true), (10_000, false), (10_000, true)] {
+            let (listener, fillers, address) = black_hole();
+            let (balancer, port) = port(&[address]);
+            let relay = Running::new(config());
+            let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, LOOPBACK, &port)).unwrap();
+            client.write_all(&vec![7; bytes]).unwrap();
+            if closes {
+                client.shutdown(Shutdown::Write).unwrap();
+            }
+            let listener = TcpListener::from(listener);
+            for _ in &fillers {
+                drop(listener.accept().unwrap());
+            }
+            let mut server = listener.accept().unwrap().0;
+            let mut received = vec![0; bytes];
+            server.read_exact(&mut received).unwrap();
+            assert!(received.iter().all(|byte| *byte == 7));
+            if closes {
+                assert_eq!(server.read(&mut [0]).unwrap(), 0, "the end of the client's direction");
+            }
+            server.write_all(b"answer").unwrap();
+            drop(server);
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).unwrap();
+            assert_eq!(answer, "answer");
+            let counted = u64::try_from(bytes).unwrap();
+            assert_eq!(port.counters().bytes_to_endpoints.value(), counted);
+            assert_eq!(balancer.endpoints()[0].counters().bytes_to_endpoint.value(), counted);
+        }
+    });
+}
+
+/// An endpoint whose connections are cut while one is being made gets none of the client's bytes.
+#[test]
+#[cfg(target_os = "linux")]
+fn an_endpoint_that_is_cut_meanwhile_gets_nothing() {
+    isolated(|| {
+        let (listener, fillers, address) = black_hole();
+        let (balancer, port) = port(&[address]);
+        let relay = Running::new(config());
+        let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, LOOPBACK, &port)).unwrap();
+        client.write_all(b"question").unwrap();
+        eventually("a try", || port.counters().retries.value() > 0);
+        balancer.endpoints()[0].cut();
+        let listener = TcpListener::from(listener);
+        for _ in &fillers {
+            drop(listener.accept().unwrap());
+        }
+        let mut server = listener.accept().unwrap().0;
+        assert!(is_reset(&mut server) && is_reset(&mut client));
+        assert_eq!(port.counters().bytes_to_endpoints.value(), 0);
+    });
+}
+
+/// Neither side says anything any more, nor does the network.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_connection_whose_peers_have_vanished_ends() {
+    isolated(|| {
+        // Not an echo server, which would wait for the end of its connection, and learns of none.
+        let listener = TcpListener::bind(LOOPBACK).unwrap();
+        let (_balancer, port) = port(&[listener.local_addr().unwrap()]);
+        let keepalive = Keepalive { idle: Duration::from_secs(1), interval: Duration::from_secs(1), probes: 2 };
+        let relay = Running::new(Config { keepalive, ..config() });
+        let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, LOOPBACK, &port)).unwrap();
+        client.write_all(b"question").unwrap();
+        let mut server = listener.accept().unwrap().0;
+        server.read_exact(&mut [0; 8]).unwrap();
+        // Once all is acknowledged; of the four sockets, those towards the client and the endpoint.
+        let sockets = || run("ss", &["-Htno", "state", "established"]);
+        eventually("keepalive on both sides", || sockets().matches("timer:(keepalive").count() == 2);
+        run("ip", &["link", "set", "lo", "down"]);
+        eventually("the connection has ended", || relay.totals().open_connections.value() == 0);
+        run("ip", &["link", "set", "lo", "up"]);
+    });
+}
+
+#[cfg(target_os = "linux")]
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = std::process::Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
