@@ -2,7 +2,7 @@
 #![no_main]
 
 use ferry_kernel::ipvs::{
-    Flags, Scheduler, decode_destination, decode_established, decode_server, decode_statistics, decode_timeouts,
+    Flags, Scheduler, decode_destination, decode_one_sided, decode_server, decode_statistics, decode_timeouts,
 };
 use ferry_kernel::netlink::Messages;
 use libfuzzer_sys::fuzz_target;
@@ -13,7 +13,7 @@ fuzz_target!(|datagram: &[u8]| {
     }
     check(datagram);
     if let Ok(listing) = std::str::from_utf8(datagram) {
-        let _ = decode_established(listing);
+        let _ = decode_one_sided(listing);
     }
 });
 

@@ -1,6 +1,6 @@
 //! Removes the virtual servers and addresses of an earlier run, or of upstream's proxy in mode ipvs, once another mode serves.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
 
@@ -15,8 +15,10 @@ use ferry_plane::Served;
 use crate::names::DEVICE;
 use crate::server::ServerId;
 use crate::servers::convert::{id_of, kernel_id};
-use crate::servers::ledger::Ledger;
+use crate::servers::ledger::{self, Ledger};
 
+/// So many active connections, or fewer, are looked at one by one.
+const FEW: usize = 100;
 /// The beginning of the names of all of upstream's ipsets.
 const UPSTREAMS: &str = "KUBE-";
 /// The beginning of those of IPv6.
@@ -44,8 +46,9 @@ pub enum Left {
 /// table that lists node ports goes with the other rules of this mode, so nothing else tells later which servers are ours.
 ///
 /// # Errors
-/// [`Left::Connections`] if `spares_connections`, and any are established: nothing is removed then. The rules of the mode that
-/// serves now translate new connections before they come here.
+/// [`Left::Connections`] if `spares_connections`, and any are established. Of servers without one, only those of node ports are removed then: after
+/// a restart, without the table, nothing would tell whose the ones without endpoints are. The rules of the mode that serves now translate new
+/// connections before they come here.
 pub fn retire(
     family: Family,
     excluded: &[IpNet],
@@ -57,17 +60,15 @@ pub fn retire(
         let mut socket = socket;
         served.extend(ids.iter().map(frontend));
         if spares_connections {
-            let established = established(&mut socket, &ids)?;
-            if established > 0 {
-                return Err(Left::Connections(established));
+            let busy = established(&mut socket, &ids)?;
+            if !busy.is_empty() {
+                let bound = ledger::bound(family)?;
+                let is_idle = |id: &&ServerId| !bound.contains(&id.address) && !busy.contains_key(*id);
+                delete(&mut socket, ids.iter().filter(is_idle))?;
+                return Err(Left::Connections(busy.values().sum()));
             }
         }
-        let commands: Vec<Command> = ids.iter().map(|id| Command::DeleteServer(kernel_id(*id))).collect();
-        let failures = socket.commit(&commands).map_err(|lost| of_ipvs(lost.error))?;
-        let failure = failures.into_iter().find(|failure| failure.cause != ipvs::Cause::NoServer);
-        if let Some(failure) = failure {
-            return Err(Left::Io(failure.error.into()));
-        }
+        delete(&mut socket, &ids)?;
         return Ok(ids.len() + remove_addresses(family)?);
     }
     Ok(remove_addresses(family)?)
@@ -142,19 +143,36 @@ fn servers(family: Family, excluded: &[IpNet], before: &[Served]) -> io::Result<
     Ok(Some((socket, ids.filter(|id| own.contains(id) || before.contains(&frontend(id))).collect())))
 }
 
-/// The number of established connections through these servers. The listing of all connections, which is long on a busy node, is read only
-/// if the destinations' counters aren't 0.
-fn established(socket: &mut ipvs::Socket, ids: &[ServerId]) -> io::Result<usize> {
-    let mut active = 0;
+fn delete<'i>(socket: &mut ipvs::Socket, ids: impl IntoIterator<Item = &'i ServerId>) -> Result<(), Left> {
+    let commands: Vec<Command> = ids.into_iter().map(|id| Command::DeleteServer(kernel_id(*id))).collect();
+    let failures = socket.commit(&commands).map_err(|lost| of_ipvs(lost.error))?;
+    let failure = failures.into_iter().find(|failure| failure.cause != ipvs::Cause::NoServer);
+    failure.map_or(Ok(()), |failure| Err(Left::Io(failure.error.into())))
+}
+
+/// Those of the servers with established connections, and the number of these. Few active ones may be ended ones that are counted
+/// all the same ([`ipvs::one_sided`]), which is worth a look at each.
+fn established(socket: &mut ipvs::Socket, ids: &[ServerId]) -> io::Result<HashMap<ServerId, usize>> {
+    let mut active = HashMap::new();
     for id in ids {
-        let mut count = |_, connections: ipvs::Connections| active += u64::from(connections.active);
+        let mut of_server = 0;
+        let mut count = |_, connections: ipvs::Connections| {
+            of_server += usize::try_from(connections.active).unwrap_or(usize::MAX);
+        };
         socket.dump_destinations(&kernel_id(*id), &mut count).map_err(of_ipvs)?;
+        if of_server > 0 {
+            active.insert(*id, of_server);
+        }
     }
-    if active == 0 {
-        return Ok(0);
+    if (1..=FEW).contains(&active.values().sum()) {
+        ipvs::one_sided(&mut |server| {
+            if let Some(count) = active.get_mut(&id_of(server)) {
+                *count = count.saturating_sub(1);
+            }
+        })?;
+        active.retain(|_, count| *count > 0);
     }
-    let ids: HashSet<ipvs::ServerId> = ids.iter().map(|id| kernel_id(*id)).collect();
-    ipvs::established(|server| ids.contains(&server))
+    Ok(active)
 }
 
 /// Removes the family's addresses from the device, and the device if it has no others.

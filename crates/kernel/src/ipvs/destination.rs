@@ -30,7 +30,7 @@ pub struct Forwarding(
 /// Connections of a destination at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connections {
-    /// established ones
+    /// established and half-open ones of TCP, established ones of SCTP
     pub active: u32,
     /// others that have not timed out; all of UDP
     pub inactive: u32,

@@ -1,4 +1,4 @@
-//! IPVS over generic netlink: virtual servers, their destinations, and timeouts of connections.
+//! IPVS over generic netlink: virtual servers, their destinations, and timeouts of connections; single connections from a file of `/proc`.
 //!
 //! Layouts and numbers are those of `linux/ip_vs.h`. A *server* is an address, port and protocol that clients use (the kernel's
 //! name is service), a *destination* one of the addresses and ports that serve it. [`Socket`] dumps both and commits
@@ -7,7 +7,7 @@
 //! Facts of the kernel that callers have to know:
 //!
 //! - There are no transactions: each command takes effect, or is refused, on its own, in the order of sending.
-//! - All requests, also reads, need `CAP_NET_ADMIN` in the initial user namespace. The table belongs to the network namespace.
+//! - All netlink requests, also reads, need `CAP_NET_ADMIN` in the initial user namespace. The table belongs to the network namespace.
 //! - A destination is refused with `EINVAL` if its address isn't unicast in the routing tables. Also a namespace whose loopback
 //!   interface was never up refuses all of IPv4: it has no routing tables yet.
 //! - The kernel loads the module of a scheduler, `ip_vs_NAME`, when the first server needs it.
@@ -32,7 +32,7 @@ mod wire;
 mod tests;
 
 pub use command::{Cause, Command, Failure};
-pub use connections::{decode_established, established};
+pub use connections::{decode_one_sided, one_sided};
 pub use destination::{Connections, Destination, Forwarding, decode_destination};
 pub use server::{Flags, Protocol, Scheduler, Server, ServerId, Statistics, decode_server, decode_statistics};
 pub use socket::{COMMANDS_PER_SEND, Error, Lost, Sent, Socket};

@@ -173,7 +173,13 @@ fn established_connections_are_spared_if_asked() {
         let (before, mut served) = (servers(), Vec::new());
         let left = retire::retire(family, &[], true, &mut served);
         assert!(matches!(left, Err(Left::Connections(1))), "{left:?}");
-        assert!(servers() == before && bound(family).len() == 3 && connection.lives());
+        // Those of node ports go, since nothing tells later whose they are.
+        let kept = bound(family);
+        let is_kept =
+            |line: &&String| kept.iter().any(|vip| line.contains(&format!(" {} ", SocketAddr::new(*vip, 80))));
+        let expected: Vec<&String> = before.iter().filter(is_kept).collect();
+        assert!(expected.len() < before.len() && servers().iter().eq(expected), "{:?}", servers());
+        assert!(kept.len() == 3 && connection.lives());
         // Then the table goes, which alone lists node ports.
         nft(&format!("delete table {}", table(family)));
         assert!(matches!(retire::retire(family, &[], true, &mut served), Err(Left::Connections(1))));
@@ -193,14 +199,14 @@ fn an_ended_connection_whose_port_serves_another_one_is_not_waited_for() {
         drop(started_with(family, delta));
         let first = client.connect(SocketAddr::new(vip(family, 60), 80));
         let port = first.port();
-        first.reset();
-        // another mode's rules
+        // another mode's rules, of which the established connection knows nothing
         let (at, to) = (vip(family, 60), endpoint(family, 1));
         let protocol = if family == Family::V4 { "ip" } else { "ip6" };
         nft(&format!(
             "table {protocol} other {{ chain prerouting {{ type nat hook prerouting priority dstnat; \
              {protocol} daddr {at} tcp dport 80 dnat to {to}; }}; }}"
         ));
+        first.reset();
         let mut second = client.connect_from(port, SocketAddr::new(at, 80));
         assert!(second.lives());
         let counted = run("ipvsadm", "-ln");
