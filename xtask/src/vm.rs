@@ -80,8 +80,7 @@ const CHURN: &[Test] = &[
 ];
 
 /// The corpus in mode ipvs.
-const CORPUS: &[Test] =
-    &[Test::new("crates/kube-proxy", "cases", "--include-ignored ipvs::real_connections_meet_what_each_case_wants")];
+const CORPUS: &[Test] = &[Test::new("crates/kube-proxy", "cases", "--include-ignored ipvs::real_connections")];
 
 /// The same, the image from scratch, and, behind all others, jumps of the machine's clock.
 const CORPUS_AND_MORE: &[Test] = &[

@@ -58,7 +58,7 @@ const DIFFERS_IN_IPVS: [(&str, &str); 4] = [
     ("port-numbers-extreme", NUMBERS),
     (
         "balancing-configured",
-        "with scheduler sh, clients of endpoints that drain, those of the case before, are refused",
+        "its sh has no fallback: clients that hash to an endpoint which drains since the case before are refused",
     ),
 ];
 /// Its chain of node ports matches every address of the node, those of Services on its device, too.

@@ -117,7 +117,9 @@ fn a_life_from_installation_to_purge() {
 }
 
 pub(crate) fn install_in(root: &Path, version: &str) {
-    std::fs::copy(package(version, &fresh_folder("first")), root.join("srv/first.deb")).unwrap();
+    let name = root.file_name().expect("a folder").display();
+    let folder = fresh_folder(&format!("first-{name}"));
+    std::fs::copy(package(version, &folder), root.join("srv/first.deb")).unwrap();
     run(Command::new("chroot").arg(root).args(["dpkg", "--install", "/srv/first.deb"]));
 }
 

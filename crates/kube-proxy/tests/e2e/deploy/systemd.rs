@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ferry_lab::Host;
@@ -9,6 +10,8 @@ use ferry_lab::stage::{slowly, until};
 
 use crate::support::{attempt, run};
 
+/// The number of machines of this process so far: each has a control group of its own.
+static BOOTED: AtomicUsize = AtomicUsize::new(0);
 /// Time limit of a boot.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -29,7 +32,7 @@ fn script() -> PathBuf {
 impl Machine {
     /// Boots systemd in a root, in a host's network, and waits until it has started everything.
     pub(crate) fn boot(host: &Host, root: &Path) -> Self {
-        let group = format!("ferry-test-{}", std::process::id());
+        let group = format!("ferry-test-{}-{}", std::process::id(), BOOTED.fetch_add(1, Ordering::Relaxed));
         let (script, root) = (script().display().to_string(), root.display().to_string());
         let arguments: Vec<String> =
             ["--pid", "--fork", "--kill-child", "--mount", "--uts", "--ipc", "--", &script, "start", &root, &group]

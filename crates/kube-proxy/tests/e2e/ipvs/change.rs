@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{at_cluster_ip, at_node_port};
 use ferry_lab::probe::{Echo, Hammer, Held};
-use ferry_lab::proxy::{Config, IPTABLES, IPVS, NFTABLES};
+use ferry_lab::proxy::{Config, IPTABLES, IPVS, NFTABLES, USERSPACE};
 use ferry_lab::stage::{slowly, until};
 use ferry_lab::{Family, Host, Manifests, Outcome, Place, Protocol, Proxy, Service, Stage};
 
@@ -22,6 +22,7 @@ fn manifests() -> Manifests {
     Manifests::new()
         .with(Service::new("short", 1).node_port(30001), &[Place::PodA, Place::Far])
         .with_endpoints(long, endpoints)
+        .without_endpoints(Service::new("empty", 3).node_port(30003).external_ip(3))
 }
 
 /// A cluster IP and a node port for each family, of the service with this number.
@@ -31,11 +32,11 @@ fn frontends(number: u16) -> Vec<(Place, SocketAddr)> {
     Family::ALL.into_iter().flat_map(of).collect()
 }
 
-/// True if nothing of this mode is left on the node.
+/// True if nothing of this mode is left on the node. In both modes that have one, the next mode's table may have replaced it.
 fn is_cleared(node: &Host, mode: &str) -> bool {
     match mode {
         IPVS => servers(node).is_empty() && devices(node).is_empty(),
-        NFTABLES => !node.sh("nft", &["list", "tables"]).contains("kube-proxy"),
+        NFTABLES | USERSPACE => !node.sh("nft", &["list", "tables"]).contains("kube-proxy"),
         _ => ferry_lab::iptables::Rules::of(node, ferry_lab::iptables::Backend::Nft).of_proxy().is_empty(),
     }
 }
@@ -43,11 +44,12 @@ fn is_cleared(node: &Host, mode: &str) -> bool {
 /// `ipvsadm` shows every Service with its endpoints.
 fn assert_listed(node: &Host) {
     let listed = servers(node);
-    for (number, endpoints) in [(1, 2), (2, 1)] {
+    for (number, endpoints) in [(1, 2), (2, 1), (3, 0)] {
         for (_, at) in frontends(number) {
             let name = format!("TCP {at}");
             let server = listed.iter().find(|server| server.name == name);
-            assert_eq!(server.map(|server| server.endpoints.len()), Some(endpoints), "{name}: {listed:?}");
+            let serving = server.map(|server| server.endpoints.iter().filter(|real| real.weight > 0).count());
+            assert_eq!(serving, Some(endpoints), "{name}: {listed:?}");
         }
     }
 }
@@ -104,7 +106,9 @@ fn change(
     begin: fn(&mut Stage<'static>, &'static str) -> usize,
 ) {
     let lab = stage.lab;
-    let held: Vec<Held> = frontends(2).into_iter().map(|(place, at)| Held::open(lab.host(place), &[at], 1)).collect();
+    // Relayed connections end with their run.
+    let kept = if from == USERSPACE { Vec::new() } else { frontends(2) };
+    let held: Vec<Held> = kept.into_iter().map(|(place, at)| Held::open(lab.host(place), &[at], 1)).collect();
     let (hammers, start) = (hammers(stage), Instant::now());
     let logged = begin(stage, to);
     let begun = start.elapsed();
@@ -115,7 +119,7 @@ fn change(
         stage.proxy.wait_for("servers that wait", |proxy| since(proxy, logged).matches(waits).count() == 2);
     } else {
         until("no rules of the former mode", CLEARED, || {
-            from == NFTABLES && to == IPVS || is_cleared(lab.host(Place::Node), from)
+            from != IPTABLES && to == IPVS || is_cleared(lab.host(Place::Node), from)
         });
     }
     let cleared = start.elapsed();
@@ -141,14 +145,20 @@ fn change(
 }
 
 /// Changes into and out of mode ipvs.
-const STEPS: [&str; 5] = [NFTABLES, IPVS, IPTABLES, IPVS, NFTABLES];
+const RESTARTS: &[&str] = &[NFTABLES, IPVS, IPTABLES, IPVS, NFTABLES];
+/// Also of mode userspace, which accepts no connection between two processes.
+const RELOADS: &[&str] = &[NFTABLES, IPVS, IPTABLES, IPVS, USERSPACE, IPVS, NFTABLES];
 
 /// All steps, each begun in this way.
-fn change_all(stage: &mut Stage<'static>, begin: fn(&mut Stage<'static>, &'static str) -> usize) {
+fn change_all(
+    stage: &mut Stage<'static>,
+    modes: &[&'static str],
+    begin: fn(&mut Stage<'static>, &'static str) -> usize,
+) {
     let lab = stage.lab;
     let at = Family::ALL.map(|family| SocketAddr::new(Place::PodA.address(family), ECHO));
     let _echo = Echo::start(lab.host(Place::PodA), &at);
-    for (from, to) in STEPS.iter().zip(STEPS.iter().skip(1)) {
+    for (from, to) in modes.iter().zip(modes.iter().skip(1)) {
         change(stage, from, to, begin);
     }
 }
@@ -157,7 +167,7 @@ fn change_all(stage: &mut Stage<'static>, begin: fn(&mut Stage<'static>, &'stati
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_change_of_mode_fails_no_connection_and_leaves_nothing() {
     let mut stage = stage_with(&Config::default(), &manifests());
-    change_all(&mut stage, restart_in);
+    change_all(&mut stage, RESTARTS, restart_in);
 }
 
 #[test]
@@ -166,9 +176,34 @@ fn a_change_of_mode_in_the_running_process_fails_no_connection_and_leaves_nothin
     let mut stage = stage_with(&Config::default(), &manifests());
     // One process from here to the end, whichever test ran before.
     stage.restart();
-    change_all(&mut stage, reload_in);
+    change_all(&mut stage, RELOADS, reload_in);
     let runs = stage.proxy.log().matches("\"Starting kube-proxy\"").count();
-    assert_eq!(runs, STEPS.len(), "in one process: {}", stage.proxy.log());
+    assert_eq!(runs, RELOADS.len(), "in one process: {}", stage.proxy.log());
+}
+
+/// The rules that list this mode's servers are gone then, and so is what the process before knew of them.
+#[test]
+#[ignore = "needs IPVS: runs in virtual machines"]
+fn a_restart_while_servers_wait_for_connections_leaves_nothing() {
+    let mut stage = stage_with(&ipvs(""), &manifests());
+    let (lab, node) = (stage.lab, stage.lab.host(Place::Node));
+    let at = Family::ALL.map(|family| SocketAddr::new(Place::PodA.address(family), ECHO));
+    let _echo = Echo::start(lab.host(Place::PodA), &at);
+    let held: Vec<Held> = frontends(2).into_iter().map(|(place, at)| Held::open(lab.host(place), &[at], 1)).collect();
+    for _ in 0..2 {
+        restart_in(&mut stage, IPTABLES);
+        stage.proxy.wait_until_synced(&Family::ALL);
+        let waits = "Keeping rules of an earlier run until the connections";
+        stage.proxy.wait_for("servers that wait", |proxy| proxy.log().matches(waits).count() == 2);
+        assert!(!servers(node).is_empty());
+    }
+    for held in held {
+        assert_eq!(held.finish().broken, [""; 0]);
+    }
+    stage.proxy.wait_for("end of the virtual servers", |_| {
+        std::thread::sleep(Duration::from_millis(100));
+        is_cleared(node, IPVS)
+    });
 }
 
 /// Settings of mode ipvs change in the running process. A changed scheduler refuses connections for a moment, whoever changes it

@@ -322,11 +322,11 @@ fn a_client_with_affinity_moves_when_its_endpoint_drains() {
         };
         stage.set(&with(&[other]));
         let drains = real(node, at, to(left, family, 8080)).is_some_and(|real| real.weight == 0);
+        assert!(drains, "{family}: its connections are remembered");
         let tally = client.tcp(at, 10);
         let name = format!("{}:8080", other.name());
         assert!(tally.all_answered() && tally.endpoints().into_keys().eq([name.as_str()]), "{family}: {tally}");
         assert!(!tally.0.contains(&Outcome::Refused), "{family}");
-        println!("{family}: moved from {} to {}, which drained: {drains}", left.name(), other.name());
         until("the endpoint is gone", FORGOTTEN, || real(node, at, to(left, family, 8080)).is_none());
     }
 }

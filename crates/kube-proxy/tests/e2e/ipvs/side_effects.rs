@@ -74,6 +74,7 @@ fn host_service(lab: &Lab, number: u8, port: u16) -> Server {
     let (node, addresses) = (lab.host(Place::Node), Family::ALL.map(|family| external_ip(family, number)));
     // New addresses come after the virtual servers, and so after the answer that says that the manifests are in force.
     until("the service's addresses", LIMIT, || {
+        std::thread::sleep(Duration::from_millis(100));
         node.run(move || addresses.iter().all(|address| UdpSocket::bind((*address, 0)).is_ok()))
     });
     Server::start(node, addresses.to_vec(), vec![port])

@@ -19,11 +19,11 @@ const PORT: u16 = 31060;
 const SOON: Duration = Duration::from_secs(3);
 
 /// A LoadBalancer service with this health check node port.
-fn edge(name: &str, number: u8, port: u16) -> Service {
+pub(crate) fn edge(name: &str, number: u8, port: u16) -> Service {
     Service::new(name, number.into()).load_balancer(number).external_local().health_check(port)
 }
 
-fn one(service: &Service, at: &[(Place, Condition)]) -> Manifests {
+pub(crate) fn one(service: &Service, at: &[(Place, Condition)]) -> Manifests {
     let endpoints = |endpoints: Endpoints, &(place, condition): &(Place, Condition)| endpoints.and(place, condition);
     let endpoints = at.iter().fold(service.endpoints(8080, &[]), endpoints);
     Manifests::new().with_endpoints(service.clone(), endpoints)
@@ -64,7 +64,7 @@ fn told(name: &str, local_endpoints: u32, healthy: bool) -> String {
 
 /// Rules are in force a moment before the response changes.
 #[track_caller]
-fn is_told(lab: &Lab, at: SocketAddr, name: &str, local_endpoints: u32) {
+pub(crate) fn is_told(lab: &Lab, at: SocketAddr, name: &str, local_endpoints: u32) {
     let wanted = Some(told(name, local_endpoints, true));
     let mut last = None;
     let start = Instant::now();

@@ -13,12 +13,15 @@ use ferry_lab::stage::{slowly, until, within};
 use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service, Stage};
 use socket2::{Domain, Socket, Type};
 
+use crate::health::{edge, is_told, one};
 use crate::support::{EXECUTABLE, alone, folder};
 
 /// Below TCP's retransmission timeout of 1 s, so that a lost packet is detected.
 const NO_RETRY: Duration = Duration::from_millis(900);
 /// Changes of the configuration.
-const CHANGES: usize = 8;
+const CHANGES: usize = 10;
+/// The port of a health check.
+const HEALTH_CHECK: u16 = 31061;
 /// The port of a server that holds connections, on pods.
 const ECHO: u16 = 7000;
 /// Ports from which a client connects to two Services, outside the range of those that the kernel gives out.
@@ -92,9 +95,10 @@ fn changes_of_mode_and_settings_fail_no_new_connection() {
     let hammers = hammers(&lab);
     for change in 0..CHANGES {
         let runs = stage.proxy.log().matches("Starting kube-proxy").count();
-        let changed = match change % 3 {
+        let changed = match change % 5 {
             0 => Config { mode: NFTABLES, ..Config::default() },
-            1 => config(""),
+            1 | 3 => config(""),
+            2 => Config::iptables(),
             _ => own(&format!("userspaceUDPTimeout: {}ms", 300 + change)),
         };
         stage.reconfigure(&changed);
@@ -103,6 +107,25 @@ fn changes_of_mode_and_settings_fail_no_new_connection() {
         std::thread::sleep(slowly(Duration::from_millis(300)));
     }
     assert_unharmed("changes of mode userspace", hammers);
+}
+
+/// Load balancers ask the proxy itself, in both ways: the port of a health check is no frontend.
+#[test]
+fn health_checks_of_load_balancers_are_answered() {
+    use Condition::{Ready, Terminating};
+    let (_turn, lab) = (alone(), Lab::new());
+    let service = edge("edge", 60, HEALTH_CHECK);
+    for way in ["redirect", "bind"] {
+        let manifests = one(&service, &[(Place::PodA, Ready), (Place::Far, Ready)]);
+        let name = format!("userspace-health-{way}");
+        let mut stage = stage(&lab, &name, own(&format!("userspaceWay: {way}")), &manifests);
+        for (condition, count) in [(Ready, 1), (Terminating, 0), (Ready, 1)] {
+            stage.set(&one(&service, &[(Place::PodA, condition), (Place::Far, Ready)]));
+            for family in Family::ALL {
+                is_told(&lab, at_node_port(family, HEALTH_CHECK), "edge", count);
+            }
+        }
+    }
 }
 
 #[test]

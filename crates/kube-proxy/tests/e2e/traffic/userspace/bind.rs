@@ -173,6 +173,32 @@ fn without_the_right_to_change_the_network_node_ports_are_served() {
     assert!(line.contains("CAP_NET_ADMIN"), "{line}");
 }
 
+/// Service addresses can be made this machine's then, but their port, 80, takes a right of its own.
+#[test]
+fn without_the_right_to_listen_at_low_ports_the_others_are_served() {
+    let (_turn, lab) = (alone(), Lab::new());
+    let folder = folder("bind-low-ports");
+    let mut directory = Directory::new(&folder);
+    directory.write(&busy());
+    let config_file = folder.join("config.yaml");
+    own(BIND).write(&config_file);
+    let (config, objects) = (config_file.display().to_string(), directory.manifests().display().to_string());
+    let confined = ["--bounding-set=-all,+net_admin", "--inh-caps=-all", "--no-new-privs", "--", EXECUTABLE];
+    let arguments = [&confined[..], &["--config", &config, "--manifests", &objects, "-v=2"]].concat();
+    let mut proxy = Proxy::start_by(lab.host(Place::Node), "setpriv", &folder, &arguments);
+    for family in Family::ALL {
+        let at = at_cluster_ip(family, 46);
+        proxy.wait_for("a report", |proxy| {
+            let log = proxy.log();
+            let named = format!("{at} over TCP");
+            let line = log.lines().find(|line| line.contains("reason=\"ListenerFailed\"") && line.contains(&named));
+            line.is_some_and(|line| line.contains("Permission denied") && line.contains("CAP_NET_BIND_SERVICE"))
+        });
+        let client = lab.from(Place::Client);
+        proxy.wait_for("a node port", |_| client.tcp(at_node_port(family, 30046), 1).all_answered());
+    }
+}
+
 #[test]
 fn established_connections_outlive_changes_of_others_and_end_with_their_grace() {
     let (_turn, lab) = (alone(), Lab::new());
