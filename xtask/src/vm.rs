@@ -80,11 +80,12 @@ const CHURN: &[Test] = &[
 ];
 
 /// The corpus in mode ipvs.
-const CORPUS: &[Test] = &[Test::new("crates/kube-proxy", "cases", "--include-ignored ipvs::real_connections")];
+const CORPUS: &[Test] = &[CASES];
+const CASES: Test = Test::new("crates/kube-proxy", "cases", "--include-ignored ipvs::real_connections");
 
 /// The same, the image from scratch, and, behind all others, jumps of the machine's clock.
 const CORPUS_AND_MORE: &[Test] = &[
-    CORPUS[0],
+    CASES,
     Test::new("crates/kube-proxy", "deploy", "--include-ignored images::the_image_from_scratch_serves_in_mode_ipvs"),
     Test::new("crates/kube-proxy", "outside", "--include-ignored clock::"),
 ];
