@@ -26,6 +26,8 @@ struct State {
     intruder: Option<(ServerId, Found)>,
     /// answers to the next commit are lost from this command on
     lost_from: Option<usize>,
+    /// schedulers whose modules are gone
+    lacking: Vec<Scheduler>,
     /// the next reads of destinations: false fails
     reads: VecDeque<bool>,
     sent: Vec<Command>,
@@ -85,12 +87,16 @@ impl Director for Memory {
         if let Some((id, found)) = state.intruder.take() {
             state.servers.insert(id, found);
         }
+        let lacking: Vec<&str> = state.lacking.iter().map(|gone| gone.name()).collect();
         let mut failures = Vec::new();
         for (index, command) in commands.iter().enumerate() {
             state.sent.push(*command);
             let at = id_of(*command.server());
             let cause = match (*command, state.servers.get_mut(&at)) {
                 (Command::NewServer(_), Some(_)) => Some(Cause::Exists),
+                (Command::NewServer(server), None) if lacking.contains(&server.scheduler.name()) => {
+                    Some(Cause::NoScheduler(server.scheduler))
+                }
                 (Command::NewServer(server), None) => {
                     state.servers.insert(at, Found { server, destinations: Vec::new() });
                     None
@@ -250,6 +256,27 @@ fn a_created_server_is_ours_without_an_answer() {
 }
 
 /// Before the first command is sent, a later operation can't be planned.
+/// Its module was unloaded while no server used it: nothing can take its place.
+#[test]
+fn without_the_configured_scheduler_its_servers_wait_and_others_do_not() {
+    let memory = Memory::default();
+    let mut kernel = memory.kernel();
+    memory.state().lacking = vec![Scheduler::Rr];
+    let other =
+        VirtualServer { settings: Settings { scheduler: Scheduler::Wlc, ..wanted(&[]).settings }, ..wanted(&[2]) };
+    let batch = creates([server(vip(1), &[1]), IpvsObject::Server(vip(2), other), server(vip(3), &[3])]);
+    let failure = kernel.commit(&batch).unwrap_err();
+    let CommitError::Refused(refusals) = failure.error else { panic!("{failure:?}") };
+    let refused: Vec<usize> = refusals.iter().map(|(_, index, _)| *index).collect();
+    assert_eq!(refused, [0, 2]);
+    let text = format!("{:?}", refusals[0].2);
+    assert!(text.contains("the kernel has no scheduler rr") && text.contains("ip_vs_rr"), "{text}");
+    assert_eq!(memory.state().servers.keys().copied().collect::<Vec<_>>(), [vip(2)]);
+    memory.state().lacking.clear();
+    kernel.commit(&creates([server(vip(1), &[1]), server(vip(3), &[3])])).unwrap();
+    assert_eq!(memory.state().servers.len(), 3);
+}
+
 #[test]
 fn a_server_that_was_never_asked_for_is_not_ours() {
     let (memory, own, id) = (Memory::default(), vip(1), vip(2));
