@@ -95,21 +95,28 @@ pub fn in_use(family: Family) -> io::Result<bool> {
 /// # Errors
 /// [`Left::Referred`] while rules refer to one; the kernel's error.
 pub fn retire_sets(family: Family) -> Result<usize, Left> {
-    let is_own = |name: &str| name.starts_with(UPSTREAMS) && name.starts_with(UPSTREAMS_V6) == (family == Family::V6);
-    let sets = match ipset::sets() {
-        Err(error) if ErrorClass::of(&error).lacks_subsystem() => return Ok(0),
-        sets => sets?,
-    };
     let mut destroyed = 0;
-    for set in sets.into_iter().filter(|set| is_own(&set.name)) {
-        match ipset::destroy(&set.name) {
+    for name in sets(family)? {
+        match ipset::destroy(&name) {
             Ok(()) => destroyed += 1,
             Err(error) if ErrorClass::of(&error) == ErrorClass::Missing => {}
-            Err(error) if ErrorClass::of(&error) == ErrorClass::InUse => return Err(Left::Referred(set.name)),
+            Err(error) if ErrorClass::of(&error) == ErrorClass::InUse => return Err(Left::Referred(name)),
             Err(error) => return Err(error.into()),
         }
     }
     Ok(destroyed)
+}
+
+/// The names of upstream's ipsets of this family, which only its mode ipvs makes.
+///
+/// # Errors
+/// The kernel's error.
+pub fn sets(family: Family) -> io::Result<Vec<String>> {
+    let is_own = |name: &str| name.starts_with(UPSTREAMS) && name.starts_with(UPSTREAMS_V6) == (family == Family::V6);
+    match ipset::sets() {
+        Err(error) if ErrorClass::of(&error).lacks_subsystem() => Ok(Vec::new()),
+        sets => Ok(sets?.into_iter().map(|set| set.name).filter(|name| is_own(name)).collect()),
+    }
 }
 
 fn frontend(id: &ServerId) -> Served {

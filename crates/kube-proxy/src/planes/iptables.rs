@@ -137,17 +137,28 @@ fn retire_of_ipvs(family: Family, _: Retirement<'_>, _: &mut Vec<Served>) -> Res
 }
 
 /// Without the tool, its rules go by netlink. Which frontends they served is unknown then: flows of those that no Service has any more end
-/// with their timeout.
+/// with their timeout. After upstream's mode ipvs they go in the same way with the tool, too: they served none.
 fn retire_nft(family: Family, _: Retirement<'_>, served: &mut Vec<Served>) -> Result<usize, RetireError> {
     if !holds(Backend::Nft, family)? {
         return Ok(0);
     }
     match find(family, Backend::Nft) {
-        Err(Failure::Missing { .. } | Failure::TooOld { .. }) => ferry_plane_iptables::retire_without_tool(family)
-            .map_err(|error| failed(error, "removing chains of kube-proxy without the tool")),
+        Err(Failure::Missing { .. } | Failure::TooOld { .. }) => retire_without_tool(family),
+        Ok(_) if is_of_ipvs(family)? => retire_without_tool(family),
         Err(error) => Err(failed(error, "kube-proxy chains exist, and the tool that removes them can't be used")),
         Ok(tool) => retire(tool, served),
     }
+}
+
+fn retire_without_tool(family: Family) -> Result<usize, RetireError> {
+    ferry_plane_iptables::retire_without_tool(family)
+        .map_err(|error| failed(error, "removing chains of kube-proxy without the tool"))
+}
+
+/// True if upstream's mode ipvs has been here: its ipsets stay until no rule refers to them.
+fn is_of_ipvs(family: Family) -> Result<bool, RetireError> {
+    let sets = ferry_plane_ipvs::retire::sets(family);
+    sets.map(|sets| !sets.is_empty()).map_err(|error| failed(error, "listing ipsets"))
 }
 
 fn retire_legacy(family: Family, _: Retirement<'_>, served: &mut Vec<Served>) -> Result<usize, RetireError> {
