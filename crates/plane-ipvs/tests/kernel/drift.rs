@@ -78,12 +78,15 @@ fn damage_of_the_device_is_repaired_at_once() {
             format!("address add {}/{bits} dev {DEVICE}", stranger(family)),
             format!("link delete {DEVICE}"),
         ];
-        if family == Family::V6 {
-            // Connections of the node would take it as their source.
-            let lifetimes = "preferred_lft forever valid_lft forever";
-            all.push(format!("address change {}/128 dev {DEVICE} {lifetimes}", vip(family, 1)));
-        }
-        damage(family, &all, ip);
+        // Connections of the node would take it as their source: by its scope, or its lifetime.
+        let (vip, lifetimes) = (vip(family, 1), "preferred_lft forever valid_lft forever");
+        all.push(match family {
+            Family::V4 => {
+                format!("address delete {vip}/32 dev {DEVICE}; address add {vip}/32 dev {DEVICE} scope global")
+            }
+            Family::V6 => format!("address change {vip}/128 dev {DEVICE} {lifetimes}"),
+        });
+        damage(family, &all, |commands| commands.split("; ").for_each(ip));
     });
 }
 
