@@ -1,9 +1,10 @@
 //! `kube-proxy verify` and `trace` in mode ipvs: nothing differs after a run, a server that is gone does.
 
 use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::stage::until;
 use ferry_lab::{Family, Manifests, Place, Service, Stage};
 
-use crate::support::{run_to_end, stage};
+use crate::support::{LIMIT, run_to_end, stage};
 
 fn verify(stage: &Stage<'_>) -> (Option<i32>, String) {
     inspect(stage, &["verify"])
@@ -25,6 +26,8 @@ fn a_server_that_is_gone_is_named() {
         .with(Service::new("edge", 61).external_ip(61).external_local(), &all)
         .without_endpoints(Service::new("empty", 64).node_port(30064));
     let mut stage = stage(&manifests);
+    // The former state's servers go after the new ones have come.
+    until("the end of the former state", LIMIT, || verify(&stage).0 == Some(0));
     stage.kill();
     let (code, text) = verify(&stage);
     assert_eq!(code, Some(0), "{text}");
