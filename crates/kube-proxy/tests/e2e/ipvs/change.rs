@@ -1,6 +1,6 @@
 //! Changes of mode under traffic, and the end of the mode.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{at_cluster_ip, at_node_port};
@@ -13,6 +13,10 @@ use crate::support::{devices, ipvs, leftovers, run_to_end, servers, stage_with};
 
 /// The port of the echo servers in pods.
 const ECHO: u16 = 8180;
+/// The port of UDP clients.
+const FLOW_PORT: u16 = 5007;
+/// Time limit of an answer to a flow after a change.
+const FLOWS: Duration = Duration::from_secs(5);
 /// Time limit of the end of rules that wait for connections: their removal is tried again after up to a minute.
 const CLEARED: Duration = Duration::from_secs(30);
 
@@ -22,6 +26,7 @@ fn manifests() -> Manifests {
     Manifests::new()
         .with(Service::new("short", 1).node_port(30001), &[Place::PodA, Place::Far])
         .with_endpoints(long, endpoints)
+        .with(Service::new("flow", 4).node_port(30004).protocols(&[Protocol::Udp]), &[Place::PodA, Place::Far])
         .without_endpoints(Service::new("empty", 3).node_port(30003).external_ip(3))
 }
 
@@ -51,6 +56,20 @@ fn assert_listed(node: &Host) {
             let serving = server.map(|server| server.endpoints.iter().filter(|real| real.weight > 0).count());
             assert_eq!(serving, Some(endpoints), "{name}: {listed:?}");
         }
+    }
+}
+
+/// True if the flow from this place, which keeps its port, is answered at the UDP Service.
+fn flows(stage: &Stage<'static>, (place, at): (Place, SocketAddr)) -> bool {
+    let any: IpAddr = if at.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let client = stage.lab.from(place).bound_to_port(SocketAddr::new(any, FLOW_PORT));
+    client.patience(slowly(Duration::from_millis(300))).ask(Protocol::Udp, at, 1).all_answered()
+}
+
+/// The flows from all places go on, wherever they lead: an entry that leads to what has served before would lose each packet.
+fn assert_flows(stage: &Stage<'static>, when: &str) {
+    for flow in frontends(4) {
+        until(&format!("{when}: an answer to the flow {flow:?}"), FLOWS, || flows(stage, flow));
     }
 }
 
@@ -108,6 +127,7 @@ fn change(
     let lab = stage.lab;
     // Relayed connections end with their run.
     let kept = if from == USERSPACE { Vec::new() } else { frontends(2) };
+    assert_flows(stage, "before");
     let held: Vec<Held> = kept.into_iter().map(|(place, at)| Held::open(lab.host(place), &[at], 1)).collect();
     let (hammers, start) = (hammers(stage), Instant::now());
     let logged = begin(stage, to);
@@ -123,6 +143,7 @@ fn change(
         });
     }
     let cleared = start.elapsed();
+    assert_flows(stage, "in force");
     if to == IPVS {
         assert_listed(lab.host(Place::Node));
     }
@@ -141,6 +162,7 @@ fn change(
             std::thread::sleep(Duration::from_millis(100));
             is_cleared(lab.host(Place::Node), from)
         });
+        assert_flows(stage, "without virtual servers");
     }
 }
 
