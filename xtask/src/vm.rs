@@ -131,10 +131,11 @@ const CRASHED: i32 = 125;
 /// The most crashes of a machine.
 const MOST_CRASHES: u32 = 1;
 
-/// What the tests are told of an emulated machine: it is twenty times slower.
+/// Environment of tests on an emulated machine, which is twenty times slower.
 const EMULATED: &[(&str, &str)] = &[("FERRY_SLOWNESS", "10")];
 
-/// What they are told of user-mode Linux, where system calls, page faults and new processes are slow, and the clock may be set.
+/// Environment of tests on user-mode Linux: system calls, page faults and new processes are slow there. The clock is the machine's
+/// own, so tests may set it.
 const IN_USER_MODE: &[(&str, &str)] = &[
     ("FERRY_SLOWNESS", "4"),
     ("FERRY_CHURN_SECONDS", "20"),
@@ -209,7 +210,7 @@ pub(crate) fn build_kernels(metadata: &Metadata) -> Result<Build> {
     Build::start("user-mode Linux", &[LANE, "fetch", OLDEST, NEWEST], metadata)
 }
 
-/// What the tests on a kernel are told of it.
+/// Environment of tests on this kernel.
 fn scale(kernel: &str) -> &'static [(&'static str, &'static str)] {
     if kernel.starts_with("uml-") { IN_USER_MODE } else { EMULATED }
 }

@@ -17,7 +17,7 @@ use crate::server::ServerId;
 use crate::servers::convert::{id_of, kernel_id};
 use crate::servers::ledger::{self, Ledger};
 
-/// So many active connections, or fewer, are looked at one by one.
+/// The most active connections that are checked one by one.
 const FEW: usize = 100;
 /// The beginning of the names of all of upstream's ipsets.
 const UPSTREAMS: &str = "KUBE-";

@@ -199,7 +199,7 @@ fn an_ended_connection_whose_port_serves_another_one_is_not_waited_for() {
         drop(started_with(family, delta));
         let first = client.connect(SocketAddr::new(vip(family, 60), 80));
         let port = first.port();
-        // another mode's rules, of which the established connection knows nothing
+        // The rules of another mode: the NAT of the established connection was decided by its first packet.
         let (at, to) = (vip(family, 60), endpoint(family, 1));
         let protocol = if family == Family::V4 { "ip" } else { "ip6" };
         nft(&format!(

@@ -97,7 +97,7 @@ pub(crate) async fn both_ways(
     let mut upward = pin!(Direction { from: client, to: server, meter: up }.run(first, pipes));
     let mut downward = pin!(Direction { from: server, to: client, meter: down }.run(First::default(), pipes));
     tokio::select! {
-        // What was passed on first is counted before anything else.
+        // The upward direction counts the bytes of the first pass, even if the other one ends at once.
         biased;
         finish = &mut upward => rest(finish, (client, Side::Client), downward, Side::Server).await,
         finish = &mut downward => rest(finish, (server, Side::Server), upward, Side::Client).await,

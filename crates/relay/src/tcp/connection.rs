@@ -118,9 +118,10 @@ async fn relay(
     if endpoint.is_cut() {
         return Ok(());
     }
-    let first = client.0.as_ref().zip(server.0.as_ref()).map(|(from, to)| copy::pass_first(from, to));
+    let (Some(unregistered), Some(to)) = (&client.0, &server.0) else { return Ok(()) };
+    let first = copy::pass_first(unregistered, to);
     let client = client.registered()?;
-    let (Some(from), Some(to), Some(first)) = (&client.0, &server.0, first) else { return Ok(()) };
+    let Some(from) = &client.0 else { return Ok(()) };
     let ending = tokio::select! {
         biased;
         ending = copy::both_ways(from, to, up, down, first, &context.pipes) => ending,
