@@ -1,6 +1,6 @@
 //! Changes of mode under traffic, and the end of the mode.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{at_cluster_ip, at_node_port};
@@ -9,7 +9,7 @@ use ferry_lab::proxy::{Config, IPTABLES, IPVS, NFTABLES, USERSPACE};
 use ferry_lab::stage::{slowly, until};
 use ferry_lab::{Family, Host, Manifests, Outcome, Place, Protocol, Proxy, Service, Stage};
 
-use crate::support::{devices, ipvs, leftovers, run_to_end, servers, stage_with};
+use crate::support::{ask_from_port, devices, ipvs, leftovers, run_to_end, servers, stage_with};
 
 /// The port of the echo servers in pods.
 const ECHO: u16 = 8180;
@@ -59,17 +59,13 @@ fn assert_listed(node: &Host) {
     }
 }
 
-/// True if the flow from this place, which keeps its port, is answered at the UDP Service.
-fn flows(stage: &Stage<'static>, (place, at): (Place, SocketAddr)) -> bool {
-    let any: IpAddr = if at.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let client = stage.lab.from(place).bound_to_port(SocketAddr::new(any, FLOW_PORT));
-    client.patience(slowly(Duration::from_millis(300))).ask(Protocol::Udp, at, 1).all_answered()
-}
-
 /// The flows from all places go on, wherever they lead: an entry that leads to what has served before would lose each packet.
 fn assert_flows(stage: &Stage<'static>, when: &str) {
-    for flow in frontends(4) {
-        until(&format!("{when}: an answer to the flow {flow:?}"), FLOWS, || flows(stage, flow));
+    let patience = slowly(Duration::from_millis(300));
+    for (place, at) in frontends(4) {
+        until(&format!("{when}: an answer to the flow from {place:?} to {at}"), FLOWS, || {
+            ask_from_port(stage.lab, (place, FLOW_PORT), at, patience).all_answered()
+        });
     }
 }
 

@@ -1,7 +1,7 @@
 //! Service addresses on the node's own device have no other effect than to serve.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use ferry_lab::lab::{NODE_PORT, external_ip, is_node_address, node_addresses};
@@ -11,7 +11,7 @@ use ferry_lab::stage::{slowly, until};
 use ferry_lab::{Checks, Family, Lab, Manifests, Outcome, Place, Protocol, Service, Source, Tally};
 
 use crate::grace::Talk;
-use crate::support::{LIMIT, ipvs, servers, stage, stage_with};
+use crate::support::{LIMIT, ask_from_port, ipvs, servers, stage, stage_with};
 use crate::tutorial::answers_ping;
 
 /// A port of the host, at all its addresses.
@@ -82,8 +82,7 @@ fn host_service(lab: &Lab, number: u8, port: u16) -> Server {
 
 /// One request over UDP, always from the same port.
 fn of_flow(lab: &Lab, from: Place, to: SocketAddr) -> Tally {
-    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    lab.from(from).bound_to_port(SocketAddr::new(any, FLOW_PORT)).patience(AT_ONCE).ask(Protocol::Udp, to, 1)
+    ask_from_port(lab, (from, FLOW_PORT), to, AT_ONCE)
 }
 
 #[test]

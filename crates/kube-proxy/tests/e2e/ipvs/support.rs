@@ -1,7 +1,7 @@
 //! The lab that the groups share, and `ipvsadm`'s view of the node.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use ferry_lab::iptables::{Backend, Rules};
 use ferry_lab::proxy::{Config, IPVS};
 use ferry_lab::stage::{Directory, until};
-use ferry_lab::{Host, Lab, Manifests, Place, Proxy, Stage};
+use ferry_lab::{Host, Lab, Manifests, Place, Protocol, Proxy, Stage, Tally};
 
 /// The program under test.
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
@@ -93,6 +93,12 @@ pub(crate) fn servers(node: &Host) -> Vec<Server> {
         }
     }
     servers
+}
+
+/// One request of the UDP flow from this place that keeps its port.
+pub(crate) fn ask_from_port(lab: &Lab, (from, port): (Place, u16), to: SocketAddr, patience: Duration) -> Tally {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    lab.from(from).bound_to_port(SocketAddr::new(any, port)).patience(patience).ask(Protocol::Udp, to, 1)
 }
 
 /// The virtual server of a frontend over TCP.
