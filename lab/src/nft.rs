@@ -88,7 +88,7 @@ impl Ruleset {
     }
 
     /// The part in which two proxies must agree after different histories: without the order of endpoints in slots, without
-    /// unreferenced chains, without the affinities of clients.
+    /// unreferenced chains and source ranges, without the affinities of clients.
     pub fn essence(mut self) -> Self {
         for ((_, object), content) in &mut self.objects {
             if ["map endpoints", "map nodeport-endpoints"].contains(&object.as_str()) {
@@ -100,7 +100,8 @@ impl Ruleset {
         self.without_spares()
     }
 
-    /// The same without unreferenced chains.
+    /// The same without unreferenced chains and sets of source ranges: the proxy deletes both some time after the commit that
+    /// took them out of use.
     pub fn without_spares(mut self) -> Self {
         let tables: BTreeSet<_> = self.objects.keys().map(|(table, _)| table.clone()).collect();
         for table in tables {
@@ -108,7 +109,12 @@ impl Ruleset {
             let named: BTreeSet<_> = mine.flat_map(|(_, content)| content.words()).map(str::to_owned).collect();
             self.objects.retain(|(own, object), content| {
                 let is_base = content.lines.iter().any(|line| line.contains(" hook "));
-                *own != table || object.strip_prefix("chain ").is_none_or(|name| is_base || named.contains(name))
+                let in_use = match object.split_once(' ') {
+                    Some(("chain", name)) => is_base || named.contains(name),
+                    Some(("set", name)) if name.starts_with("sources-") => named.contains(&format!("@{name}")),
+                    _ => true,
+                };
+                *own != table || in_use
             });
         }
         self
@@ -199,8 +205,20 @@ mod tests {
 		elements = { 10.96.0.1 . tcp . 80 : goto int-2 }
 	}
 
+	set sources-1 {
+		type ipv4_addr
+		flags interval
+		elements = { 198.51.100.164, 203.0.113.0/24 }
+	}
+
+	set sources-2 {
+		type ipv4_addr
+		flags interval
+		elements = { 192.0.2.0/24 }
+	}
+
 	chain int-2 {
-		return
+		ip saddr @sources-2 return
 	}
 
 	chain int-3 {
@@ -218,10 +236,28 @@ mod tests {
     fn a_listing_is_read() {
         let ruleset = Ruleset::parse(LISTING);
         let names: Vec<_> = ruleset.names("ip kube-proxy").collect();
-        assert_eq!(names, ["chain int-2", "chain int-3", "chain nat-output", "map endpoints", "map service-ips"]);
+        assert_eq!(
+            names,
+            [
+                "chain int-2",
+                "chain int-3",
+                "chain nat-output",
+                "map endpoints",
+                "map service-ips",
+                "set sources-1",
+                "set sources-2"
+            ]
+        );
         assert_eq!(ruleset.get("ip kube-proxy", "map endpoints").elements.len(), 2);
         assert_eq!(ruleset.get("ip kube-proxy", "chain nat-output").lines.len(), 2);
         assert_eq!(ruleset.get("ip kube-proxy", "").lines, ["comment \"kube-proxy by Ferry\""]);
+    }
+
+    #[test]
+    fn spares_are_the_chains_and_source_ranges_that_no_rule_names() {
+        let ruleset = Ruleset::parse(LISTING).without_spares();
+        let names: Vec<_> = ruleset.names("ip kube-proxy").collect();
+        assert_eq!(names, ["chain int-2", "chain nat-output", "map endpoints", "map service-ips", "set sources-2"]);
     }
 
     #[test]
