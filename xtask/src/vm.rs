@@ -50,24 +50,26 @@ struct Finished {
 }
 
 /// The machines, [`LANES`] at a time, the longest first. Tests that this machine can't run are ignored there: `--include-ignored` runs them,
-/// too. Mode iptables is left out, and the emulated kernel runs the kernel layers alone, since more would take longer than the run may.
+/// too. Mode iptables is left out, and the emulated kernel runs little, since more would take longer than the run may.
 const MACHINES: &[Machine] = &[
     Machine { kernel: NEWEST, tests: END_TO_END },
-    Machine { kernel: "6.1", tests: LAYERS },
     Machine { kernel: NEWEST, tests: CHURN },
     Machine { kernel: OLDEST, tests: CHURN },
+    Machine { kernel: OLDEST, tests: CORPUS_AND_PLANE },
+    Machine { kernel: "6.1", tests: LAYERS },
     Machine { kernel: NEWEST, tests: CORPUS_AND_MORE },
-    Machine { kernel: NEWEST, tests: LAYERS },
-    Machine { kernel: OLDEST, tests: CORPUS },
+    Machine { kernel: NEWEST, tests: LAYERS_AND_PLANE },
 ];
 
-/// The kernel layers.
-const LAYERS: &[Test] = &[
-    Test::new("crates/kernel", "ipvs", "--include-ignored"),
-    Test::new("crates/kernel", "devices", "--include-ignored"),
-    Test::new("crates/plane-nftables", "kernel", "--skip iptables"),
-    Test::new("crates/plane-ipvs", "kernel", "--include-ignored"),
-];
+/// The layer of the kernel's interfaces, and mode nftables on it.
+const LAYERS: &[Test] = &[IPVS, DEVICES, NFTABLES];
+const IPVS: Test = Test::new("crates/kernel", "ipvs", "--include-ignored");
+const DEVICES: Test = Test::new("crates/kernel", "devices", "--include-ignored");
+const NFTABLES: Test = Test::new("crates/plane-nftables", "kernel", "--skip iptables");
+
+/// The same, and mode ipvs.
+const LAYERS_AND_PLANE: &[Test] = &[IPVS, DEVICES, NFTABLES, PLANE];
+const PLANE: Test = Test::new("crates/plane-ipvs", "kernel", "--include-ignored");
 
 /// Churn.
 const CHURN: &[Test] = &[
@@ -79,11 +81,11 @@ const CHURN: &[Test] = &[
     ),
 ];
 
-/// The corpus in mode ipvs.
-const CORPUS: &[Test] = &[CASES];
+/// The corpus in mode ipvs, and the mode's layer.
+const CORPUS_AND_PLANE: &[Test] = &[CASES, PLANE];
 const CASES: Test = Test::new("crates/kube-proxy", "cases", "--include-ignored ipvs::real_connections");
 
-/// The same, the image from scratch, and, behind all others, jumps of the machine's clock.
+/// The corpus, the image from scratch, and, behind all others, jumps of the machine's clock.
 const CORPUS_AND_MORE: &[Test] = &[
     CASES,
     Test::new("crates/kube-proxy", "deploy", "--include-ignored images::the_image_from_scratch_serves_in_mode_ipvs"),
