@@ -9,7 +9,9 @@ use ferry_lab::proxy::{Config, IPTABLES, IPVS, NFTABLES, USERSPACE};
 use ferry_lab::stage::{slowly, until};
 use ferry_lab::{Family, Host, Manifests, Outcome, Place, Protocol, Proxy, Service, Stage};
 
-use crate::support::{ask_from_port, devices, ipvs, leftovers, run_to_end, servers, stage_with};
+use crate::support::{
+    Server, ask_from_port, devices, ipvs, leftovers, run_to_end, run_to_end_without_tools, servers, stage_with,
+};
 
 /// The port of the echo servers in pods.
 const ECHO: u16 = 8180;
@@ -291,4 +293,56 @@ fn clean_up_leaves_nothing() {
     let (status, log) = run_to_end(stage.lab, &["--cleanup"]);
     assert!(status.success(), "{log}");
     assert_eq!(leftovers(node), [""; 0], "{log}");
+}
+
+/// Virtual servers of another program: one elsewhere, and one at an address that a Service has at other ports.
+const SERVERS_OF_OTHERS: [&str; 2] = ["192.0.2.77:80", "10.96.0.1:8888"];
+
+/// Makes virtual servers, an address and a table of another program.
+fn make_others(node: &Host) {
+    for at in SERVERS_OF_OTHERS {
+        node.sh("ipvsadm", &["-A", "-t", at, "-s", "wlc"]);
+        node.sh("ipvsadm", &["-a", "-t", at, "-r", "192.168.9.2:9090", "-m"]);
+    }
+    node.sh("ip", &["link", "add", "others0", "type", "dummy"]);
+    node.sh("ip", &["addr", "add", "192.0.2.77/32", "dev", "others0"]);
+    for family in ["ip", "ip6", "inet"] {
+        let chain = "chain output { type nat hook output priority 0; meta mark 0x4000 counter; }";
+        node.feed("nft", &["-f", "-"], &format!("table {family} others {{\n{chain}\n}}\n")).expect("a table");
+    }
+}
+
+/// What another program has: its virtual servers, its address, its tables.
+fn others(node: &Host) -> (Vec<Server>, String, Vec<String>) {
+    let is_theirs = |server: &Server| SERVERS_OF_OTHERS.iter().any(|at| server.name == format!("TCP {at}"));
+    let tables =
+        ["ip", "ip6", "inet"].map(|family| node.sh("nft", &["--stateless", "list", "table", family, "others"]));
+    let addresses = node.sh("ip", &["-o", "addr", "show", "dev", "others0"]);
+    (servers(node).into_iter().filter(is_theirs).collect(), addresses, tables.to_vec())
+}
+
+fn remove_others(node: &Host) {
+    SERVERS_OF_OTHERS.iter().for_each(|at| drop(node.sh("ipvsadm", &["-D", "-t", at])));
+    node.sh("ip", &["link", "del", "others0"]);
+    ["ip", "ip6", "inet"].iter().for_each(|family| drop(node.sh("nft", &["delete", "table", family, "others"])));
+}
+
+/// A clean-up needs no tool: `PATH` has no program here, as in an image from scratch.
+#[test]
+#[ignore = "needs IPVS: runs in virtual machines"]
+fn clean_up_leaves_nothing_but_what_others_have() {
+    let mut stage = stage_with(&ipvs(""), &manifests());
+    let node = stage.node();
+    make_others(node);
+    stage.terminate();
+    let (kept, before) = (others(node), leftovers(node));
+    assert_eq!(kept.0.len(), SERVERS_OF_OTHERS.len());
+    let tables = before.iter().filter(|left| left.starts_with("table "));
+    assert!(tables.count() == 2 && servers(node).len() > 10 && devices(node).len() == 1, "{before:?}");
+    let (status, log) = run_to_end_without_tools(stage.lab, &["--cleanup"]);
+    assert!(status.success(), "{log}");
+    let names: Vec<String> = kept.0.iter().map(|server| server.name.clone()).collect();
+    assert_eq!(leftovers(node), names, "{log}");
+    assert_eq!(others(node), kept, "{log}");
+    remove_others(node);
 }

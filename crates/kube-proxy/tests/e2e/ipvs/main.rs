@@ -22,6 +22,7 @@ mod render;
 mod schedulers;
 mod settings;
 mod side_effects;
+mod sources;
 mod support;
 mod tutorial;
 mod upstream;

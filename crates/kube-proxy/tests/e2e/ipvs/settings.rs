@@ -6,10 +6,10 @@ use std::time::Duration;
 use ferry_lab::lab::{external_ip, node_addresses};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::proxy::Config;
-use ferry_lab::stage::slowly;
+use ferry_lab::stage::{slowly, until};
 use ferry_lab::{Checks, Family, Host, Manifests, Place, Service, Source};
 
-use crate::support::{ipvs, run_to_end, server, servers, stage, stage_with};
+use crate::support::{LIMIT, ipvs, run_to_end, server, servers, stage, stage_with};
 
 /// The parameters that the mode sets.
 const PARAMETERS: [&str; 4] = [
@@ -153,6 +153,10 @@ fn foreign_servers_in_excluded_ranges_stay() {
     // A test that waits for connections would find the servers of the killed proxy.
     stage.restart();
     left(&[excluded, elsewhere]);
+    // The device has the addresses of Services only, whatever is excluded.
+    until("the device without foreign addresses", LIMIT, || {
+        !node.sh("ip", &["addr", "show", "dev", "kube-ipvs0"]).contains("inet 172.")
+    });
     stage.restart();
     left(&[excluded, elsewhere]);
     stage.terminate();

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use ferry_lab::lab::{NODE_PORT, external_ip, is_node_address, node_addresses};
+use ferry_lab::lab::{NODE_PORT, external_ip, node_addresses};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::probe::{Echo, Server};
 use ferry_lab::stage::{slowly, until};
@@ -227,37 +227,6 @@ fn a_service_without_endpoints_is_refused_at_once() {
                 checks.that(took < slowly(AT_ONCE), || format!("{from:?} {to}: after {took:?}"));
             }
         }
-    }
-}
-
-#[test]
-#[ignore = "needs IPVS: runs in virtual machines"]
-fn a_service_address_is_no_source() {
-    let stage = stage(&manifests());
-    let node = stage.node();
-    let mut checks = Checks::new();
-    for family in Family::ALL {
-        // the node's own connections, to any device
-        for to in [
-            SocketAddr::new(Place::Client.address(family), NODE_PORT),
-            SocketAddr::new(Place::Far.address(family), 8080),
-            SocketAddr::new(Place::PodA.address(family), 8080),
-        ] {
-            checks.source(&format!("{to}"), &stage.lab.from(Place::Node).tcp(to, 2), Source::Masqueraded);
-            let route = node.sh("ip", &["route", "get", &to.ip().to_string()]);
-            let source = route.split_once(" src ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
-            checks.that(source.is_some_and(is_node_address), || route);
-        }
-        // masqueraded ones
-        for (to, endpoint) in [(at_node_port(family, 30020), "pod-a:8080"), (at_external_ip(family, 21), "far:8080")] {
-            for from in [Place::Client, Place::Node] {
-                let tally = stage.lab.from(from).tcp(to, 3);
-                checks.served(&format!("{from:?} {to}"), &tally, &[endpoint], Source::Masqueraded);
-            }
-        }
-        // pods keep their own
-        let tally = stage.lab.from(Place::PodB).tcp(at_cluster_ip(family, 21), 3);
-        checks.served("a pod", &tally, &["far:8080"], Source::Kept(Place::PodB.address(family)));
     }
 }
 

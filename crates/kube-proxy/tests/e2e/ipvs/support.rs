@@ -72,6 +72,15 @@ pub(crate) fn run_to_end(lab: &Lab, arguments: &[&str]) -> (ExitStatus, String) 
     (proxy.wait(), proxy.log())
 }
 
+/// The same as in an image from scratch: `PATH` has no program.
+pub(crate) fn run_to_end_without_tools(lab: &Lab, arguments: &[&str]) -> (ExitStatus, String) {
+    let folder = Directory::new(&folder("other")).manifests();
+    let path = format!("PATH={}", folder.display());
+    let arguments = [&[path.as_str(), EXECUTABLE], arguments].concat();
+    let mut proxy = Proxy::start_by(lab.host(Place::Node), "env", &folder, &arguments);
+    (proxy.wait(), proxy.log())
+}
+
 /// The virtual servers of the node, as `ipvsadm` lists them.
 pub(crate) fn servers(node: &Host) -> Vec<Server> {
     let mut servers: Vec<Server> = Vec::new();
