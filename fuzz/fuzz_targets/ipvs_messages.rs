@@ -1,8 +1,8 @@
-//! Fuzzes the decoders of IPVS's answers: each message of a datagram, and the raw bytes; and of its listing of connections.
+//! Fuzzes the decoders of IPVS's answers: each message of a datagram, and the raw bytes; and of its listings of connections and servers.
 #![no_main]
 
 use ferry_kernel::ipvs::{
-    Flags, Scheduler, decode_destination, decode_one_sided, decode_server, decode_statistics, decode_timeouts,
+    Flags, Scheduler, decode_destination, decode_listed, decode_one_sided, decode_server, decode_statistics, decode_timeouts,
 };
 use ferry_kernel::netlink::Messages;
 use libfuzzer_sys::fuzz_target;
@@ -14,6 +14,7 @@ fuzz_target!(|datagram: &[u8]| {
     check(datagram);
     if let Ok(listing) = std::str::from_utf8(datagram) {
         let _ = decode_one_sided(listing);
+        let _ = decode_listed(listing);
     }
 });
 

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use ferry_family::Family;
 use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::ipvs::{
-    COMMANDS_PER_SEND, Cause, Command, Destination, Error, Failure, Flags, Forwarding, Protocol, Scheduler, Sent,
-    Server, ServerId, Socket, Timeouts,
+    COMMANDS_PER_SEND, Cause, Command, Destination, Error, Failure, Flags, Forwarding, ListedServer, Listing, Protocol,
+    Scheduler, Sent, Server, ServerId, Socket, Timeouts,
 };
 use ferry_kernel::module::{self, State};
 use ferry_kernel::netns::Namespace;
@@ -100,6 +100,47 @@ fn destinations(socket: &mut Socket, of: &ServerId) -> BTreeSet<Destination> {
     let mut found = BTreeSet::new();
     socket.dump_destinations(of, &mut |destination, _| assert!(found.insert(destination))).unwrap();
     found
+}
+
+/// All that the listing of servers with their destinations has.
+fn listed() -> Vec<ListedServer> {
+    let mut listing = Listing::open().unwrap();
+    std::iter::from_fn(|| listing.next_server().unwrap()).collect()
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in virtual machines"]
+fn the_listing_has_what_the_dumps_have() {
+    isolated(|mut socket| {
+        assert_eq!(listed(), []);
+        run("ipvsadm", "-A -f 7 -s wlc");
+        run("ipvsadm", "-a -f 7 -r 10.1.0.9 -g");
+        let addresses = ["10.96.0.", "fd00:96::"].map(|net| (1..=100).map(move |last| format!("{net}{last}")));
+        let ids = addresses.into_iter().flatten().zip(Protocol::ALL.into_iter().cycle());
+        let ids: Vec<ServerId> =
+            ids.map(|(address, protocol)| ServerId { address: address.parse().unwrap(), port: 80, protocol }).collect();
+        for (id, count) in ids.iter().zip((0..12).cycle()) {
+            let server = Server { timeout_seconds: 60, flags: Flags::PERSISTENT, ..server(&id.to_string()) };
+            let add = (0..count).map(|n| {
+                let at = SocketAddr::new(endpoint(id).address.ip(), 8080 + n);
+                let to = Destination { address: at, weight: u32::from(n) * 7, ..endpoint(id) };
+                Command::NewDestination(*id, to)
+            });
+            succeed(&mut socket, &[Command::NewServer(server)].into_iter().chain(add).collect::<Vec<_>>());
+        }
+        let listed = listed();
+        assert_eq!(listed.len(), ids.len() + 1);
+        let of_mark: Vec<_> = listed.iter().filter(|server| server.id.is_none()).collect();
+        assert!(matches!(of_mark[..], [server] if server.destinations.len() == 1), "{of_mark:?}");
+        for found in listed.iter().filter(|server| server.id.is_some()) {
+            let id = found.id.unwrap();
+            let mut dumped = Vec::new();
+            socket.dump_destinations(&id, &mut |to, connections| dumped.push((to, connections))).unwrap();
+            assert_eq!(found.destinations, dumped, "{id}");
+        }
+        let all: BTreeSet<_> = listed.iter().filter_map(|server| server.id).collect();
+        assert_eq!(all, ids.into_iter().collect());
+    });
 }
 
 #[test]

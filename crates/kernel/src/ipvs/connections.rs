@@ -41,7 +41,7 @@ pub fn decode_one_sided(line: &str) -> Option<ServerId> {
 }
 
 /// IPv4 as a hexadecimal number, IPv6 as usual.
-fn address(text: &str) -> Option<IpAddr> {
+pub(super) fn address(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         return text.parse().ok();
     }

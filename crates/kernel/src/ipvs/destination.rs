@@ -58,6 +58,13 @@ impl Destination {
 impl Forwarding {
     /// destination NAT
     pub const MASQUERADE: Self = Self(0);
+
+    /// The method of this name in `/proc/net/ip_vs`; `None` of all others.
+    pub(super) fn of_name(name: &str) -> Option<Self> {
+        // By their numbers.
+        const NAMES: [&str; 5] = ["Masq", "Local", "Tunnel", "Route", "Bypass"];
+        NAMES.iter().zip(0..).find_map(|(own, number)| (*own == name).then_some(Self(number)))
+    }
 }
 
 /// Writes a reference to a destination.

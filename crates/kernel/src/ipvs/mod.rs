@@ -1,4 +1,5 @@
-//! IPVS over generic netlink: virtual servers, their destinations, and timeouts of connections; single connections from a file of `/proc`.
+//! IPVS over generic netlink: virtual servers, their destinations, and timeouts of connections; single connections, and the destinations of
+//! all servers at once, from files of `/proc`.
 //!
 //! Layouts and numbers are those of `linux/ip_vs.h`. A *server* is an address, port and protocol that clients use (the kernel's
 //! name is service), a *destination* one of the addresses and ports that serve it. [`Socket`] dumps both and commits
@@ -23,6 +24,7 @@
 mod command;
 mod connections;
 mod destination;
+mod listing;
 mod server;
 mod socket;
 mod timeouts;
@@ -34,6 +36,7 @@ mod tests;
 pub use command::{Cause, Command, Failure};
 pub use connections::{decode_one_sided, one_sided};
 pub use destination::{Connections, Destination, Forwarding, decode_destination};
+pub use listing::{ListedLine, ListedServer, Listing, decode_listed};
 pub use server::{Flags, Protocol, Scheduler, Server, ServerId, Statistics, decode_server, decode_statistics};
 pub use socket::{COMMANDS_PER_SEND, Error, Lost, Sent, Socket};
 pub use timeouts::{Timeouts, decode_timeouts};

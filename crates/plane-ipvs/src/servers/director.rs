@@ -3,7 +3,9 @@
 use std::fmt;
 
 use ferry_api::object::Family;
-use ferry_kernel::ipvs::{self, Command, Connections, Destination, Error, Failure, Lost, Server, Timeouts};
+use ferry_kernel::ipvs::{
+    self, Command, Connections, Destination, Error, Failure, ListedServer, Listing, Lost, Server, Timeouts,
+};
 
 /// IPVS of one network namespace.
 pub(super) trait Director: fmt::Debug + Send {
@@ -13,35 +15,64 @@ pub(super) trait Director: fmt::Debug + Send {
     fn server(&mut self, id: &ipvs::ServerId) -> Result<Option<Server>, Error>;
     /// The destinations of a server; none if there is no such server.
     fn destinations(&mut self, id: &ipvs::ServerId) -> Result<Vec<(Destination, Connections)>, Error>;
+    /// The next server in a listing of all of both families, other programs' included, with its destinations, but without their
+    /// thresholds; `None` at the end, after which the listing begins again.
+    fn next_listed(&mut self) -> Result<Option<ListedServer>, Error>;
     /// Commits commands, each on its own; returns the refused ones.
     fn commit(&mut self, commands: &[Command]) -> Result<Vec<Failure>, Lost>;
     /// Sets the timeouts of connections.
     fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), Error>;
 }
 
-impl Director for ipvs::Socket {
+/// The kernel's.
+#[derive(Debug)]
+pub(super) struct KernelDirector {
+    socket: ipvs::Socket,
+    /// the listing that is being read
+    listing: Option<Listing>,
+}
+
+impl KernelDirector {
+    /// Opens the socket, in the network namespace of this thread.
+    pub(super) fn open() -> Result<Self, Error> {
+        Ok(Self { socket: ipvs::Socket::open()?, listing: None })
+    }
+}
+
+impl Director for KernelDirector {
     fn servers(&mut self, family: Family) -> Result<Vec<Server>, Error> {
         let mut servers = Vec::new();
-        self.dump_servers(Some(family), &mut |server| servers.push(server))?;
+        self.socket.dump_servers(Some(family), &mut |server| servers.push(server))?;
         Ok(servers)
     }
 
     fn server(&mut self, id: &ipvs::ServerId) -> Result<Option<Server>, Error> {
-        Ok(Self::server(self, id)?.map(|(server, _)| server))
+        Ok(self.socket.server(id)?.map(|(server, _)| server))
     }
 
     fn destinations(&mut self, id: &ipvs::ServerId) -> Result<Vec<(Destination, Connections)>, Error> {
         let mut destinations = Vec::new();
         let mut add = |destination, connections| destinations.push((destination, connections));
-        self.dump_destinations(id, &mut add)?;
+        self.socket.dump_destinations(id, &mut add)?;
         Ok(destinations)
     }
 
+    fn next_listed(&mut self) -> Result<Option<ListedServer>, Error> {
+        // One that fails or ends is closed.
+        let mut listing = match self.listing.take() {
+            Some(open) => open,
+            None => Listing::open()?,
+        };
+        let next = listing.next_server()?;
+        self.listing = next.is_some().then_some(listing);
+        Ok(next)
+    }
+
     fn commit(&mut self, commands: &[Command]) -> Result<Vec<Failure>, Lost> {
-        Self::commit(self, commands)
+        self.socket.commit(commands)
     }
 
     fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), Error> {
-        Self::set_timeouts(self, timeouts)
+        self.socket.set_timeouts(timeouts)
     }
 }

@@ -1,22 +1,33 @@
 //! Paces the looks for foreign changes: IPVS has no notifications.
 //!
-//! One dump lists all servers and shows those that are missing or have other settings. Destinations need a dump for each server:
-//! a few are read at each look, so that all come round within a minute. Each of the two becomes rarer where it would cost more
-//! than its part of a core, so that a long list of servers doesn't keep destinations from being read.
+//! One dump lists all servers and shows those that are missing or have other settings. Destinations are in another listing, of
+//! which each look reads a part: a *round* reads it to its end. A server that this proxy has changed meanwhile is left to the next round,
+//! so two of them are within a minute. That listing lacks the thresholds of destinations; so each look also reads a few servers one by
+//! one, which costs more, and all of them within half an hour. A round leaves servers out if others go meanwhile, and always if
+//! another network namespace has some: those are read one by one, too. Looks become rarer where they would cost more than their part of a core; a
+//! long list of servers doesn't keep destinations from being read.
 
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 use crate::server::ServerId;
 
-/// The times of the next looks, and the server whose destinations were read last.
+/// The times of the next looks, and the state of the round of looks at destinations.
 #[derive(Debug)]
 pub(crate) struct Looks {
     /// looks at the list of all servers
     pub(crate) list: Pace,
-    /// looks at the destinations of some
+    /// looks at the destinations of some servers
     pub(crate) destinations: Pace,
+    /// the server that was read one by one last
     last: Option<ServerId>,
+    round: u32,
+    /// servers of this round so far, other programs' included
+    listed: usize,
+    /// servers of the round before; 0 in the first
+    last_listed: usize,
+    /// servers that the round before has left out, the next one last
+    left_out: Vec<ServerId>,
 }
 
 /// When one kind of look is due.
@@ -29,8 +40,10 @@ pub(crate) struct Pace {
 
 /// Interval of looks: a deleted server is back within two seconds.
 const INTERVAL: Duration = Duration::from_millis(1800);
-/// Looks within which the destinations of all servers are read: a minute.
-const LOOKS_PER_ROUND: usize = 33;
+/// Looks of a round: less than half a minute.
+const LOOKS_PER_ROUND: usize = 15;
+/// Looks within which each server is read by itself: half an hour.
+const LOOKS_ONE_BY_ONE: usize = 1000;
 /// The longest interval.
 const LONGEST: Duration = Duration::from_secs(60);
 /// The part of a core's time that looks at the list may take: one hundredth, as a dump of 18 ms would, which is one of many thousand
@@ -52,31 +65,71 @@ impl Looks {
         Some(next(&mut self.list).min(next(&mut self.destinations)))
     }
 
-    /// The servers behind the one that was read last, from which on destinations are to be read.
+    /// The servers behind the one that was read last, from which on servers are to be read one by one.
     pub(crate) fn rest(&self) -> (Bound<ServerId>, Bound<ServerId>) {
         (self.last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
     }
 
-    /// The number of servers whose destinations one look reads.
-    pub(crate) fn count(servers: usize) -> usize {
-        servers.div_ceil(LOOKS_PER_ROUND)
+    /// The number of servers that one look reads one by one; `own` is the number of ours.
+    pub(crate) fn count_one_by_one(own: usize) -> usize {
+        own.div_ceil(LOOKS_ONE_BY_ONE)
     }
 
-    /// The destinations of this server were read last.
+    /// This server was read one by one last.
     pub(crate) fn reached(&mut self, last: ServerId) {
         self.last = Some(last);
     }
 
-    /// The processor time that a look at destinations may take at the shortest interval.
-    pub(crate) const fn budget() -> Duration {
-        Duration::from_micros(1800)
+    /// The largest number of servers of the listing that one look reads; `own` is the number of ours.
+    pub(crate) fn count(&self, own: usize) -> usize {
+        let expected = self.last_listed.max(own);
+        // Other programs have more than in the round before: only the processor time bounds how far the look goes.
+        if self.listed >= expected { usize::MAX } else { expected.div_ceil(LOOKS_PER_ROUND) }
     }
+
+    /// A look has read another server.
+    pub(crate) fn listed(&mut self) {
+        self.listed += 1;
+    }
+
+    /// The next server that the round before has left out.
+    pub(crate) fn next_left_out(&mut self) -> Option<ServerId> {
+        self.left_out.pop()
+    }
+
+    /// A look has reached the end of the listing, which has left out these servers; the last one is to be read first.
+    pub(crate) fn end_round(&mut self, left_out: Vec<ServerId>) {
+        self.left_out = left_out;
+        self.round = self.round.wrapping_add(1);
+        self.last_listed = std::mem::take(&mut self.listed);
+    }
+
+    /// The number of the round.
+    pub(crate) fn round(&self) -> u32 {
+        self.round
+    }
+
+    /// The processor time that one look's part of the listing may take at the shortest interval, with
+    /// [`BUDGET_ONE_BY_ONE`](Self::BUDGET_ONE_BY_ONE) a thousandth of a core.
+    pub(crate) const BUDGET: Duration = Duration::from_micros(1200);
+    /// The processor time after which one look reads no further server by itself.
+    pub(crate) const BUDGET_ONE_BY_ONE: Duration = Duration::from_micros(600);
+    /// The number of listed servers between two readings of that time, each of which is a system call.
+    pub(crate) const BETWEEN_CLOCKS: usize = 16;
 }
 
 impl Default for Looks {
     fn default() -> Self {
         let pace = |part| Pace { next: None, part };
-        Self { list: pace(PART_OF_LIST), destinations: pace(PART_OF_DESTINATIONS), last: None }
+        Self {
+            list: pace(PART_OF_LIST),
+            destinations: pace(PART_OF_DESTINATIONS),
+            last: None,
+            round: 0,
+            listed: 0,
+            last_listed: 0,
+            left_out: Vec::new(),
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! IPVS has no transactions: commands of a batch go out together, and each takes effect or is refused on its own. A new server
 //! is created and then filled; a changed one is compared with the kernel's (`plan`). An endpoint that goes may drain (`drain`).
-//! `ledger` tells at a start which servers are ours, `admission` which may be taken over where one is to be created. `looks` paces
-//! the looks for foreign changes, `schedulers` replaces those that the kernel lacks, and `forwarding` reports a node that doesn't
+//! `ledger` tells at a start which servers are ours, `admission` which may be taken over where one is to be created. `drift` looks
+//! for foreign changes, at the pace of `looks`, `schedulers` replaces those that the kernel lacks, and `forwarding` reports a node that doesn't
 //! forward IPv6.
 
 mod admission;
@@ -11,6 +11,7 @@ mod commit;
 pub(crate) mod convert;
 mod director;
 mod drain;
+mod drift;
 mod forwarding;
 pub(crate) mod ledger;
 mod looks;
@@ -37,7 +38,7 @@ use crate::object::{IpvsKey, IpvsObject};
 use crate::server::{ServerId, Settings, VirtualServer};
 use crate::setup;
 use convert::{id_of, kernel_id, settings_of, virtual_server};
-use director::Director;
+use director::{Director, KernelDirector};
 use drain::Draining;
 use forwarding::Forwarding;
 pub use forwarding::ForwardingReports;
@@ -93,8 +94,12 @@ struct Own {
     /// digest of the endpoints
     endpoints: u64,
     has_endpoints: bool,
-    /// the look that listed it last
+    /// the look at the list of servers that found it last
     seen: u32,
+    /// the round of looks at destinations in which it was left so
+    left: u32,
+    /// the round of looks at destinations that found it last
+    found: u32,
 }
 
 /// The address and port of the server that probes a scheduler, of a range for documentation: as upstream's proxy does.
@@ -108,8 +113,8 @@ impl ServersKernel {
     /// # Errors
     /// [`io::ErrorKind::Unsupported`], with an advice, if the kernel lacks IPVS; the system's error.
     pub(crate) fn open(family: Family, options: ServerOptions, strict_arp: bool) -> io::Result<Self> {
-        let socket = ipvs::Socket::open().map_err(explained)?;
-        Ok(Self::over(Box::new(socket), family, options, strict_arp))
+        let director = KernelDirector::open().map_err(explained)?;
+        Ok(Self::over(Box::new(director), family, options, strict_arp))
     }
 
     fn over(director: Box<dyn Director>, family: Family, options: ServerOptions, strict_arp: bool) -> Self {
@@ -217,6 +222,8 @@ impl ServersKernel {
             endpoints: digest(server),
             has_endpoints: !server.endpoints.is_empty(),
             seen: self.generation,
+            left: self.looks.round(),
+            found: self.looks.round(),
         };
         self.own.insert(id, own);
     }
@@ -298,48 +305,6 @@ impl ServersKernel {
         self.draining.deleted(&ended, &refused);
         Ok(())
     }
-
-    /// Looks for foreign changes in the list of all servers. Returns those that are missing or have other settings.
-    fn look_at_list(&mut self) -> Result<Vec<IpvsKey>, CommitError> {
-        self.generation = self.generation.wrapping_add(1);
-        let mut changed = Vec::new();
-        for server in self.list()? {
-            let id = id_of(server.id);
-            let settings = self.schedulers.wanted(id, settings_of(&server));
-            if let Some(own) = self.own.get_mut(&id) {
-                own.seen = self.generation;
-                if own.settings != settings {
-                    changed.push(IpvsKey::Server(id));
-                }
-            }
-        }
-        let missing = self.own.iter().filter(|(_, own)| own.seen != self.generation);
-        changed.extend(missing.map(|(id, _)| IpvsKey::Server(*id)));
-        Ok(changed)
-    }
-
-    /// Looks for foreign changes of the destinations of some servers, after those of the last look. Returns the changed ones.
-    fn look_at_destinations(&mut self) -> Result<Vec<IpvsKey>, CommitError> {
-        let before = processor_time();
-        let count = Looks::count(self.own.len());
-        let own = |(id, own): (&ServerId, &Own)| (*id, own.settings, own.endpoints);
-        // From the end of the list on to its beginning: the round has no look without a server.
-        let round = self.own.range(self.looks.rest()).chain(&self.own);
-        let some: Vec<_> = round.take(count).map(own).collect();
-        let mut changed = Vec::new();
-        for (id, settings, endpoints) in some {
-            let destinations = self.destinations(id)?;
-            let found = virtual_server(Settings { altered: false, ..settings }, &destinations);
-            if digest(&found) != endpoints || found.settings.altered {
-                changed.push(IpvsKey::Server(id));
-            }
-            self.looks.reached(id);
-            if processor_time().saturating_sub(before) > Looks::budget() {
-                break;
-            }
-        }
-        Ok(changed)
-    }
 }
 
 impl Layer<IpvsObject> for ServersKernel {
@@ -408,7 +373,8 @@ impl Kernel<IpvsObject> for ServersKernel {
         if destinations_are_due {
             let before = processor_time();
             self.end_drained(now)?;
-            changed.extend(self.look_at_destinations()?);
+            changed.extend(self.look_one_by_one()?);
+            changed.extend(self.look_at_listing()?);
             self.looks.destinations.done(now, processor_time().saturating_sub(before));
         }
         changed.sort_unstable();

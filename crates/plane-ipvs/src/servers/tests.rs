@@ -1,10 +1,11 @@
 //! Virtual servers over an IPVS in memory, which fails on demand and has servers of other programs.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 
 use ferry_api::object::Protocol;
-use ferry_kernel::ipvs::{Cause, Failure, Forwarding, Lost};
+use ferry_kernel::ipvs::{Cause, Failure, Forwarding, ListedServer, Lost};
 use ferry_kernel::netlink::MessageError;
 use ferry_model::Endpoint;
 use ferry_plane::{Applied, Op};
@@ -16,8 +17,10 @@ use crate::element::{ElementKey, Value};
 use crate::server::{Listed, Weighted};
 
 const EINTR: i32 = 4;
-/// The time within which the destinations of all servers are read.
+/// The time within which the destinations of all servers are listed twice.
 const ROUND: Duration = Duration::from_secs(60);
+/// The time within which each server is read by itself.
+const ONE_BY_ONE: Duration = Duration::from_secs(1800);
 
 #[derive(Debug, Default)]
 struct State {
@@ -31,6 +34,10 @@ struct State {
     /// the next reads of destinations: false fails
     reads: VecDeque<bool>,
     sent: Vec<Command>,
+    /// the server that the listing has reached
+    listed: Option<ServerId>,
+    /// servers that the listing leaves out
+    unlisted: Vec<ServerId>,
 }
 
 /// IPVS in memory.
@@ -80,6 +87,19 @@ impl Director for Memory {
             return Err(error(EINTR));
         }
         Ok(state.servers.get(&id_of(*id)).map(|found| found.destinations.clone()).unwrap_or_default())
+    }
+
+    fn next_listed(&mut self) -> Result<Option<ListedServer>, ipvs::Error> {
+        let mut state = self.state();
+        let from = state.listed.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = state.servers.range((from, Bound::Unbounded));
+        let next = rest.into_iter().find(|(id, _)| !state.unlisted.contains(id));
+        let listed = |(to, _): &(Destination, Connections)| {
+            (Destination { upper_threshold: 0, lower_threshold: 0, ..*to }, Connections::default())
+        };
+        let next = next.map(|(id, found)| (*id, found.destinations.iter().map(listed).collect()));
+        state.listed = next.as_ref().map(|(id, _)| *id);
+        Ok(next.map(|(id, destinations)| ListedServer { id: Some(kernel_id(id)), destinations }))
     }
 
     fn commit(&mut self, commands: &[Command]) -> Result<Vec<Failure>, Lost> {
@@ -369,26 +389,83 @@ fn traces_count_only_until_the_table_is_there() {
     assert!(kernel.traces.is_none());
 }
 
-#[test]
-fn damage_to_destinations_is_found_within_a_minute() {
+/// The drift that looks report from now on, within this time.
+fn reported(kernel: &mut ServersKernel, within: Duration) -> BTreeSet<IpvsKey> {
+    let mut now = kernel.wake(Instant::now()).unwrap();
+    let (end, mut reported) = (now + within, BTreeSet::new());
+    while now <= end {
+        if let Some(Extent::Keys(keys)) = kernel.tend(now).unwrap().by_others {
+            reported.extend(keys);
+        }
+        now = kernel.wake(now).unwrap();
+    }
+    reported
+}
+
+/// Asserts that looks find, within this time and wherever they are, what damages the destinations of each of some servers.
+fn assert_found(damage: impl Fn(&mut Vec<(Destination, Connections)>), within: Duration) {
     for count in [1_u16, 33, 34, 1000] {
         let memory = Memory::default();
         let mut kernel = memory.kernel();
         kernel.commit(&creates((0..count).map(|number| server(node_port(30_000 + number), &[1])))).unwrap();
-        let mut now = kernel.wake(Instant::now()).unwrap();
         // Somewhere in a round.
-        for _ in 0..7 {
-            assert_eq!(kernel.tend(now).unwrap(), Drift::default());
-            now = kernel.wake(now).unwrap();
-        }
-        memory.state().servers.values_mut().for_each(|found| found.destinations.clear());
-        let (mut reported, damaged) = (BTreeSet::new(), now);
-        while now <= damaged + ROUND {
-            if let Some(Extent::Keys(keys)) = kernel.tend(now).unwrap().by_others {
-                reported.extend(keys);
-            }
-            now = kernel.wake(now).unwrap();
-        }
-        assert_eq!(reported.len(), usize::from(count));
+        assert_eq!(reported(&mut kernel, Duration::from_secs(13)), BTreeSet::new());
+        memory.state().servers.values_mut().for_each(|found| damage(&mut found.destinations));
+        assert_eq!(reported(&mut kernel, within).len(), usize::from(count));
     }
+}
+
+#[test]
+fn damage_to_destinations_is_found_within_a_minute() {
+    assert_found(Vec::clear, ROUND);
+    assert_found(|destinations| destinations.iter_mut().for_each(|(to, _)| to.weight = 7), ROUND);
+}
+
+#[test]
+fn damage_to_thresholds_is_found_within_half_an_hour() {
+    assert_found(|destinations| destinations.iter_mut().for_each(|(to, _)| to.upper_threshold = 7), ONE_BY_ONE);
+}
+
+#[test]
+fn servers_that_the_listing_leaves_out_are_read_one_by_one() {
+    let memory = Memory::default();
+    let mut kernel = memory.kernel();
+    kernel.commit(&creates((0..400).map(|number| server(node_port(30_000 + number), &[1])))).unwrap();
+    // Not those that looks read one by one within this time.
+    let left_out: Vec<_> = (30_300..30_400).map(node_port).collect();
+    memory.state().unlisted.clone_from(&left_out);
+    assert_eq!(reported(&mut kernel, 2 * ROUND), BTreeSet::new(), "they are as they should be");
+    for id in &left_out {
+        memory.state().servers.get_mut(id).unwrap().destinations.clear();
+    }
+    let damaged: BTreeSet<_> = left_out.into_iter().map(IpvsKey::Server).collect();
+    assert_eq!(reported(&mut kernel, ROUND), damaged);
+}
+
+#[test]
+fn the_listing_of_a_round_says_nothing_of_a_server_that_changed_in_it() {
+    let memory = Memory::default();
+    let mut kernel = memory.kernel();
+    kernel.commit(&creates((0..400).map(|number| server(node_port(30_000 + number), &[1])))).unwrap();
+    assert_eq!(reported(&mut kernel, ROUND), BTreeSet::new());
+    let changed = node_port(30_399);
+    kernel.note(changed, &wanted(&[2]));
+    let round = kernel.looks.round();
+    while kernel.looks.round() == round {
+        assert_eq!(reported(&mut kernel, Duration::ZERO), BTreeSet::new(), "the round lists it as it was");
+    }
+    assert_eq!(reported(&mut kernel, ROUND), BTreeSet::from([IpvsKey::Server(changed)]));
+}
+
+#[test]
+fn servers_of_others_are_listed_and_left_alone() {
+    let memory = Memory::default();
+    let mut kernel = memory.kernel();
+    let others =
+        (0..500).map(|number| (node_port(20_000 + number), found(node_port(20_000 + number), Scheduler::Rr, &[9])));
+    memory.state().servers.extend(others);
+    kernel.commit(&creates([server(node_port(30_000), &[1])])).unwrap();
+    assert_eq!(reported(&mut kernel, ROUND), BTreeSet::new());
+    memory.state().servers.values_mut().for_each(|found| found.destinations.clear());
+    assert_eq!(reported(&mut kernel, ROUND), BTreeSet::from([IpvsKey::Server(node_port(30_000))]));
 }
