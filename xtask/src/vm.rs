@@ -73,7 +73,7 @@ const PLANE: Test = Test::new("crates/plane-ipvs", "kernel", "--include-ignored"
 
 /// Churn.
 const CHURN: &[Test] = &[
-    Test::new("crates/kube-proxy", "churn", "--include-ignored --skip iptables"),
+    Test::new("crates/kube-proxy", "churn", "--include-ignored --skip iptables --skip way_bind"),
     Test::new(
         "crates/kube-proxy",
         "traffic",

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::kit::{Echo, LOOPBACK, Running, config, converses, eventually, greeted, is_reset, isolated, listener, port};
+use crate::kit::{
+    Echo, LOOPBACK, Running, config, converses, eventually, greeted, in_each_family, is_reset, isolated, listener, port,
+};
 use ferry_relay::{Bind, Config, Listener, ListenerId, ListenerState, Protocol, Relay, Removal};
 
 #[test]
 fn a_removed_endpoint_gets_no_new_connection_and_keeps_its_old_ones() {
     isolated(|| {
-        let (first, second) = (Echo::new(b'a'), Echo::new(b'b'));
+        let (first, second) = (Echo::new(b'a', LOOPBACK), Echo::new(b'b', LOOPBACK));
         let (balancer, port) = port(&[first.address]);
         let relay = Running::new(config());
         let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
@@ -33,7 +35,7 @@ fn a_removed_endpoint_gets_no_new_connection_and_keeps_its_old_ones() {
 #[test]
 fn connections_of_a_removed_endpoint_are_reset_at_once_or_after_a_grace() {
     isolated(|| {
-        let (first, second) = (Echo::new(b'a'), Echo::new(b'b'));
+        let (first, second) = (Echo::new(b'a', LOOPBACK), Echo::new(b'b', LOOPBACK));
         for (removal, lives_on) in [(Removal::Cut, false), (Removal::Grace(Duration::from_millis(300)), true)] {
             let (balancer, port) = port(&[first.address]);
             let relay = Running::new(Config { removal, ..config() });
@@ -53,7 +55,7 @@ fn connections_of_a_removed_endpoint_are_reset_at_once_or_after_a_grace() {
 #[test]
 fn connections_of_an_endpoint_that_is_kept_stay_until_it_is_gone() {
     isolated(|| {
-        let (first, second) = (Echo::new(b'a'), Echo::new(b'b'));
+        let (first, second) = (Echo::new(b'a', LOOPBACK), Echo::new(b'b', LOOPBACK));
         let (balancer, port) = port(&[first.address]);
         let relay = Running::new(Config { removal: Removal::Cut, ..config() });
         let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
@@ -68,11 +70,11 @@ fn connections_of_an_endpoint_that_is_kept_stay_until_it_is_gone() {
 
 #[test]
 fn a_removed_listener_is_closed_and_its_connections_live_on() {
-    isolated(|| {
-        let echo = Echo::new(b'a');
+    in_each_family(|loopback| {
+        let echo = Echo::new(b'a', loopback);
         let (_balancer, port) = port(&[echo.address]);
         let relay = Running::new(config());
-        let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
+        let address = relay.listen(1, Protocol::Tcp, loopback, &port);
         let (mut stream, _) = greeted(address).unwrap();
         assert!(relay.remove(ListenerId(1)));
         assert!(!relay.remove(ListenerId(1)));
@@ -86,10 +88,10 @@ fn a_removed_listener_is_closed_and_its_connections_live_on() {
 
 #[test]
 fn a_taken_port_is_reported_and_tried_again_while_the_others_work() {
-    isolated(|| {
-        let echo = Echo::new(b'a');
+    in_each_family(|loopback| {
+        let echo = Echo::new(b'a', loopback);
         let (_balancer, port) = port(&[echo.address]);
-        let other = TcpListener::bind(LOOPBACK).unwrap();
+        let other = TcpListener::bind(loopback).unwrap();
         let taken = other.local_addr().unwrap();
         let relay = Running::new(config());
         let ListenerState::Failed(error) = relay.add(ListenerId(1), listener(taken, &port)) else { panic!() };
@@ -99,7 +101,7 @@ fn a_taken_port_is_reported_and_tried_again_while_the_others_work() {
             "{error}"
         );
         assert_eq!(relay.totals().listener_errors.value(), 1);
-        assert!(greeted(relay.listen(2, Protocol::Tcp, LOOPBACK, &port)).is_ok());
+        assert!(greeted(relay.listen(2, Protocol::Tcp, loopback, &port)).is_ok());
         drop(other);
         eventually("it is open", || relay.states()[0].1 == ListenerState::Open(taken));
         assert!(greeted(taken).is_ok());
@@ -109,11 +111,11 @@ fn a_taken_port_is_reported_and_tried_again_while_the_others_work() {
 /// Clients connect without a pause while a second relay takes the sockets over and the first one ends.
 #[test]
 fn a_hand_over_refuses_no_connection() {
-    isolated(|| {
-        let echo = Echo::new(b'a');
+    in_each_family(|loopback| {
+        let echo = Echo::new(b'a', loopback);
         let (_balancer, port) = port(&[echo.address]);
         let old = Running::new(config());
-        let address = old.listen(1, Protocol::Tcp, LOOPBACK, &port);
+        let address = old.listen(1, Protocol::Tcp, loopback, &port);
         let new = Running::new(config());
         let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
         std::thread::scope(|scope| {
@@ -145,22 +147,22 @@ fn a_hand_over_refuses_no_connection() {
 
 #[test]
 fn the_end_closes_everything_for_all_who_share_the_relay() {
-    isolated(|| {
-        let endpoint = UdpSocket::bind(LOOPBACK).unwrap();
+    in_each_family(|loopback| {
+        let endpoint = UdpSocket::bind(loopback).unwrap();
         let (_balancer, port) = port(&[endpoint.local_addr().unwrap()]);
         let config = Config { udp_idle: Duration::from_secs(600), ..config() };
         let (relay, workers) = Relay::new(config).unwrap();
         let threads: Vec<_> = workers.into_iter().map(|worker| std::thread::spawn(|| worker.run())).collect();
-        let bind = Bind::Address { address: LOOPBACK, reuse_port: false };
+        let bind = Bind::Address { address: loopback, reuse_port: false };
         let datagrams = Listener { protocol: Protocol::Udp, bind, port: Arc::clone(&port) };
         let ListenerState::Open(address) = relay.add(ListenerId(1), datagrams) else { panic!() };
-        let client = UdpSocket::bind(LOOPBACK).unwrap();
+        let client = UdpSocket::bind(loopback).unwrap();
         client.send_to(b"question", address).unwrap();
         endpoint.recv(&mut [0; 8]).unwrap();
         assert_eq!(relay.totals().open_associations.value(), 1);
         assert_eq!(std::thread::scope(|scope| scope.spawn(|| relay.drain(Duration::ZERO)).join().unwrap()), 0);
         assert_eq!(relay.states(), []);
-        let late = relay.add(ListenerId(1), listener(LOOPBACK, &port));
+        let late = relay.add(ListenerId(1), listener(loopback, &port));
         assert!(matches!(&late, ListenerState::Lost(error) if error.text.contains("ended")), "{late:?}");
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!(relay.totals().open_associations.value(), 0);
@@ -182,7 +184,7 @@ fn an_address_that_listeners_share_is_refused() {
 #[test]
 fn the_end_waits_for_connections_and_resets_what_is_left() {
     isolated(|| {
-        let echo = Echo::new(b'a');
+        let echo = Echo::new(b'a', LOOPBACK);
         let (_balancer, port) = port(&[echo.address]);
         let relay = Running::new(config());
         let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);

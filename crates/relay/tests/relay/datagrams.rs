@@ -12,21 +12,22 @@ use ferry_relay::{Bind, Listener, ListenerState};
 use ferry_relay::{Config, ListenerId, Protocol, SourceRanges};
 
 use crate::kit::{
-    self, LOOPBACK, Running, config, converses, eventually, greeted, isolated, many, port, reports_refused_datagrams,
+    self, LOOPBACK, Running, config, converses, elsewhere, eventually, greeted, in_each_family, isolated, many, port,
+    reports_refused_datagrams,
 };
 
 /// Clients in the test; the benchmark has 50,000.
 const MANY: usize = 4_000;
 
 /// An endpoint that answers each datagram with its name and the same bytes.
-struct Echo {
-    address: SocketAddr,
+pub(crate) struct Echo {
+    pub(crate) address: SocketAddr,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Echo {
-    fn new(name: u8, address: SocketAddr) -> Self {
+    pub(crate) fn new(name: u8, address: SocketAddr) -> Self {
         let socket = UdpSocket::bind(address).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let address = socket.local_addr().unwrap();
@@ -54,14 +55,19 @@ impl Drop for Echo {
 
 fn client(to: SocketAddr) -> UdpSocket {
     let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
-    let socket = UdpSocket::bind(any).unwrap();
+    client_at(any, to)
+}
+
+/// A client with this address.
+pub(crate) fn client_at(from: SocketAddr, to: SocketAddr) -> UdpSocket {
+    let socket = UdpSocket::bind(from).unwrap();
     socket.connect(to).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     socket
 }
 
 /// Sends until an answer comes, and returns the name in it. A connected client takes answers from the address it sends to only.
-fn asks(client: &UdpSocket, question: &[u8]) -> u8 {
+pub(crate) fn asks(client: &UdpSocket, question: &[u8]) -> u8 {
     let mut name = 0;
     eventually(&format!("an answer to {} bytes from {:?}", question.len(), client.peer_addr()), || {
         let mut answer = vec![0; 65_536];
@@ -147,12 +153,12 @@ fn clients_have_associations_of_their_own_which_expire() {
 
 #[test]
 fn an_icmp_error_ends_an_association_at_once() {
-    isolated(|| {
-        let echo = Echo::new(b'b', LOOPBACK);
-        let gone = UdpSocket::bind(LOOPBACK).unwrap();
+    in_each_family(|loopback| {
+        let echo = Echo::new(b'b', loopback);
+        let gone = UdpSocket::bind(loopback).unwrap();
         let (balancer, port) = port(&[gone.local_addr().unwrap(), echo.address]);
         let relay = Running::new(patient());
-        let client = client(relay.listen(1, Protocol::Udp, LOOPBACK, &port));
+        let client = client(relay.listen(1, Protocol::Udp, loopback, &port));
         client.send(b"question").unwrap();
         gone.recv(&mut [0; 100]).unwrap();
         assert_eq!(port.counters().open_associations.value(), 1);
@@ -170,11 +176,11 @@ fn an_icmp_error_ends_an_association_at_once() {
 
 #[test]
 fn a_client_of_a_removed_endpoint_gets_another_with_its_next_datagram() {
-    isolated(|| {
-        let (first, second) = (Echo::new(b'a', LOOPBACK), Echo::new(b'b', LOOPBACK));
+    in_each_family(|loopback| {
+        let (first, second) = (Echo::new(b'a', loopback), Echo::new(b'b', loopback));
         let (balancer, port) = port(&[first.address]);
         let relay = Running::new(patient());
-        let client = client(relay.listen(1, Protocol::Udp, LOOPBACK, &port));
+        let client = client(relay.listen(1, Protocol::Udp, loopback, &port));
         assert_eq!(asks(&client, b"question"), b'a');
         relay.replace_endpoints(&balancer, &[second.address], [first.address]);
         assert_eq!(asks(&client, b"question"), b'a', "it is kept");
@@ -186,20 +192,20 @@ fn a_client_of_a_removed_endpoint_gets_another_with_its_next_datagram() {
 
 #[test]
 fn refusals_are_counted_and_nothing_is_answered() {
-    isolated(|| {
-        let echo = Echo::new(b'a', LOOPBACK);
+    in_each_family(|loopback| {
+        let echo = Echo::new(b'a', loopback);
         let (balancer, port) = port(&[]);
         let relay = Running::new(Config { max_associations: 1, ..patient() });
-        let address = relay.listen(1, Protocol::Udp, LOOPBACK, &port);
+        let address = relay.listen(1, Protocol::Udp, loopback, &port);
         let (first, second) = (client(address), client(address));
         let counters = port.counters();
         first.send(b"question").unwrap();
         eventually("refused without an endpoint", || counters.refused_without_endpoint.value() == 1);
         relay.replace_endpoints(&balancer, &[echo.address], []);
-        port.set_sources(Some(SourceRanges::default()));
+        port.set_sources(Some(elsewhere(loopback)));
         first.send(b"question").unwrap();
         eventually("refused outside the ranges", || counters.refused_sources.value() == 1);
-        port.set_sources(None);
+        port.set_sources(Some(SourceRanges::new([loopback.ip().into()])));
         assert_eq!(asks(&first, b"question"), b'a');
         second.send(b"question").unwrap();
         eventually("refused at the limit", || counters.refused_at_limit.value() == 1);
@@ -210,11 +216,11 @@ fn refusals_are_counted_and_nothing_is_answered() {
 
 #[test]
 fn a_removed_listener_takes_its_associations_along() {
-    isolated(|| {
-        let echo = Echo::new(b'a', LOOPBACK);
+    in_each_family(|loopback| {
+        let echo = Echo::new(b'a', loopback);
         let (_balancer, port) = port(&[echo.address]);
         let relay = Running::new(patient());
-        let address = relay.listen(1, Protocol::Udp, LOOPBACK, &port);
+        let address = relay.listen(1, Protocol::Udp, loopback, &port);
         let clients: Vec<_> = (0..20).map(|_| client(address)).collect();
         for client in &clients {
             asks(client, b"question");
@@ -247,7 +253,7 @@ fn thousands_of_clients() {
 #[test]
 fn a_flood_leaves_turns_to_others_of_its_thread() {
     isolated(|| {
-        let (datagrams, streams) = (Echo::new(b'a', LOOPBACK), kit::Echo::new(b'b'));
+        let (datagrams, streams) = (Echo::new(b'a', LOOPBACK), kit::Echo::new(b'b', LOOPBACK));
         let relay = Running::new(Config { workers: 1, ..patient() });
         let flooded = relay.listen(1, Protocol::Udp, LOOPBACK, &port(&[datagrams.address]).1);
         let other = relay.listen(2, Protocol::Tcp, LOOPBACK, &port(&[streams.address]).1);

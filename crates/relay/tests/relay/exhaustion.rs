@@ -16,7 +16,7 @@ use crate::kit::{Echo, LOOPBACK, Running, config, converses, descriptors, eventu
 fn exhausted_descriptors_are_counted_and_waiting_connections_served_later() {
     isolated(|| {
         const CLIENTS: usize = 30;
-        let echo = Echo::new(b'a');
+        let echo = Echo::new(b'a', LOOPBACK);
         let (_balancer, port) = port(&[echo.address]);
         let relay = Running::new(config());
         let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);

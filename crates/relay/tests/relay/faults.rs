@@ -11,15 +11,17 @@ use ferry_relay::Keepalive;
 use ferry_relay::{Config, Protocol, SourceRanges};
 use socket2::{Domain, Socket, Type};
 
+#[cfg(target_os = "linux")]
+use crate::kit::run;
 use crate::kit::{
-    Echo, LOOPBACK, Running, config, converses, eventually, greeted, is_refused, is_reset, isolated, port, reset,
-    resident,
+    Echo, LOOPBACK, Running, config, converses, elsewhere, eventually, greeted, in_each_family, is_refused, is_reset,
+    isolated, port, reset, resident,
 };
 
 /// An address that nothing listens at: its socket is bound, so nothing else takes it, and refuses connections.
-fn refusing() -> (Socket, SocketAddr) {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    socket.bind(&LOOPBACK.into()).unwrap();
+fn refusing(loopback: SocketAddr) -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::for_address(loopback), Type::STREAM, None).unwrap();
+    socket.bind(&loopback.into()).unwrap();
     let address = socket.local_addr().unwrap().as_socket().unwrap();
     (socket, address)
 }
@@ -27,8 +29,8 @@ fn refusing() -> (Socket, SocketAddr) {
 /// A listener with a full queue: the kernel drops further attempts, so a connection attempt gets no answer. On Windows
 /// it is refused.
 #[cfg(target_os = "linux")]
-fn black_hole() -> (Socket, Vec<TcpStream>, SocketAddr) {
-    let (socket, address) = refusing();
+fn black_hole(loopback: SocketAddr) -> (Socket, Vec<TcpStream>, SocketAddr) {
+    let (socket, address) = refusing(loopback);
     socket.listen(0).unwrap();
     let mut filling = Vec::new();
     while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(50)) {
@@ -39,11 +41,11 @@ fn black_hole() -> (Socket, Vec<TcpStream>, SocketAddr) {
 
 #[test]
 fn the_next_endpoint_serves_where_one_refuses_and_then_comes_first() {
-    isolated(|| {
-        let (echo, (_bound, refusing)) = (Echo::new(b'a'), refusing());
+    in_each_family(|loopback| {
+        let (echo, (_bound, refusing)) = (Echo::new(b'a', loopback), refusing(loopback));
         let (balancer, port) = port(&[refusing, echo.address]);
         let relay = Running::new(config());
-        let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
+        let address = relay.listen(1, Protocol::Tcp, loopback, &port);
         for _ in 0..4 {
             let (mut stream, name) = greeted(address).unwrap();
             assert_eq!(name, b'a');
@@ -59,11 +61,11 @@ fn the_next_endpoint_serves_where_one_refuses_and_then_comes_first() {
 #[cfg(target_os = "linux")]
 #[test]
 fn the_next_endpoint_serves_where_one_does_not_answer() {
-    isolated(|| {
-        let (echo, (_full, _filling, black_hole)) = (Echo::new(b'a'), black_hole());
+    in_each_family(|loopback| {
+        let (echo, (_full, _filling, black_hole)) = (Echo::new(b'a', loopback), black_hole(loopback));
         let (balancer, port) = port(&[black_hole, echo.address]);
         let relay = Running::new(config());
-        let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
+        let address = relay.listen(1, Protocol::Tcp, loopback, &port);
         let start = Instant::now();
         assert_eq!(greeted(address).unwrap().1, b'a');
         assert!(start.elapsed() >= Duration::from_millis(250));
@@ -75,12 +77,12 @@ fn the_next_endpoint_serves_where_one_does_not_answer() {
 #[cfg(target_os = "linux")]
 #[test]
 fn an_endpoint_alone_is_tried_with_each_limit_and_then_the_client_is_refused() {
-    isolated(|| {
-        let (_full, _filling, black_hole) = black_hole();
+    in_each_family(|loopback| {
+        let (_full, _filling, black_hole) = black_hole(loopback);
         let (balancer, port) = port(&[black_hole]);
         let limits = [20, 30, 40, 50].map(Duration::from_millis);
         let relay = Running::new(Config { dial_limits: limits, ..config() });
-        let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
+        let address = relay.listen(1, Protocol::Tcp, loopback, &port);
         let start = Instant::now();
         assert!(is_refused(address));
         assert!(start.elapsed() >= limits.iter().sum());
@@ -91,11 +93,11 @@ fn an_endpoint_alone_is_tried_with_each_limit_and_then_the_client_is_refused() {
 
 #[test]
 fn an_endpoint_that_refuses_is_not_tried_again() {
-    isolated(|| {
-        let (_bound, refusing) = refusing();
+    in_each_family(|loopback| {
+        let (_bound, refusing) = refusing(loopback);
         let (balancer, port) = port(&[refusing]);
         let relay = Running::new(config());
-        assert!(is_refused(relay.listen(1, Protocol::Tcp, LOOPBACK, &port)));
+        assert!(is_refused(relay.listen(1, Protocol::Tcp, loopback, &port)));
         assert_eq!(balancer.endpoints()[0].counters().failures.value(), 1);
         assert_eq!((port.counters().retries.value(), port.counters().failures.value()), (0, 1));
     });
@@ -103,19 +105,19 @@ fn an_endpoint_that_refuses_is_not_tried_again() {
 
 #[test]
 fn without_an_endpoint_or_outside_the_ranges_the_client_is_refused() {
-    isolated(|| {
+    in_each_family(|loopback| {
         let (balancer, port) = port(&[]);
         let relay = Running::new(config());
-        let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
+        let address = relay.listen(1, Protocol::Tcp, loopback, &port);
         assert!(is_refused(address));
         assert_eq!(port.counters().refused_without_endpoint.value(), 1);
 
-        let echo = Echo::new(b'a');
+        let echo = Echo::new(b'a', loopback);
         relay.replace_endpoints(&balancer, &[echo.address], []);
-        port.set_sources(Some(SourceRanges::new(["192.0.2.0/24".parse().unwrap()])));
+        port.set_sources(Some(elsewhere(loopback)));
         assert!(is_refused(address));
         assert_eq!(port.counters().refused_sources.value(), 1);
-        port.set_sources(Some(SourceRanges::new(["127.0.0.1/32".parse().unwrap()])));
+        port.set_sources(Some(SourceRanges::new([loopback.ip().into()])));
         assert!(greeted(address).is_ok());
         assert_eq!(port.counters().connections.value(), 1);
     });
@@ -123,11 +125,11 @@ fn without_an_endpoint_or_outside_the_ranges_the_client_is_refused() {
 
 #[test]
 fn a_silent_endpoint_costs_one_connection_until_the_client_resets_it() {
-    isolated(|| {
-        let silent = TcpListener::bind(LOOPBACK).unwrap();
+    in_each_family(|loopback| {
+        let silent = TcpListener::bind(loopback).unwrap();
         let (balancer, port) = port(&[silent.local_addr().unwrap()]);
         let relay = Running::new(config());
-        let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, LOOPBACK, &port)).unwrap();
+        let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, loopback, &port)).unwrap();
         let mut server = silent.accept().unwrap().0;
         client.write_all(b"question").unwrap();
         // After the client has closed its direction, nothing reads from it any more; its reset is noticed all the same.
@@ -147,12 +149,12 @@ fn a_silent_endpoint_costs_one_connection_until_the_client_resets_it() {
 #[test]
 #[cfg(target_os = "linux")]
 fn what_a_client_sends_before_the_endpoint_answers_arrives() {
-    isolated(|| {
+    in_each_family(|loopback| {
         for (bytes, closes) in [(1, false), (1, true), (4096, true), (10_000, false), (10_000, true)] {
-            let (listener, fillers, address) = black_hole();
+            let (listener, fillers, address) = black_hole(loopback);
             let (balancer, port) = port(&[address]);
             let relay = Running::new(config());
-            let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, LOOPBACK, &port)).unwrap();
+            let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, loopback, &port)).unwrap();
             client.write_all(&vec![7; bytes]).unwrap();
             if closes {
                 client.shutdown(Shutdown::Write).unwrap();
@@ -184,11 +186,11 @@ fn what_a_client_sends_before_the_endpoint_answers_arrives() {
 #[test]
 #[cfg(target_os = "linux")]
 fn an_endpoint_that_is_cut_meanwhile_gets_nothing() {
-    isolated(|| {
-        let (listener, fillers, address) = black_hole();
+    in_each_family(|loopback| {
+        let (listener, fillers, address) = black_hole(loopback);
         let (balancer, port) = port(&[address]);
         let relay = Running::new(config());
-        let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, LOOPBACK, &port)).unwrap();
+        let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, loopback, &port)).unwrap();
         client.write_all(b"question").unwrap();
         eventually("a try", || port.counters().retries.value() > 0);
         balancer.endpoints()[0].cut();
@@ -206,13 +208,13 @@ fn an_endpoint_that_is_cut_meanwhile_gets_nothing() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_connection_whose_peers_have_vanished_ends() {
-    isolated(|| {
+    in_each_family(|loopback| {
         // Not an echo server, which would wait for the end of its connection, and learns of none.
-        let listener = TcpListener::bind(LOOPBACK).unwrap();
+        let listener = TcpListener::bind(loopback).unwrap();
         let (_balancer, port) = port(&[listener.local_addr().unwrap()]);
         let keepalive = Keepalive { idle: Duration::from_secs(1), interval: Duration::from_secs(1), probes: 2 };
         let relay = Running::new(Config { keepalive, ..config() });
-        let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, LOOPBACK, &port)).unwrap();
+        let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, loopback, &port)).unwrap();
         client.write_all(b"question").unwrap();
         let mut server = listener.accept().unwrap().0;
         server.read_exact(&mut [0; 8]).unwrap();
@@ -223,13 +225,6 @@ fn a_connection_whose_peers_have_vanished_ends() {
         eventually("the connection has ended", || relay.totals().open_connections.value() == 0);
         run("ip", &["link", "set", "lo", "up"]);
     });
-}
-
-#[cfg(target_os = "linux")]
-fn run(program: &str, arguments: &[&str]) -> String {
-    let output = std::process::Command::new(program).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Gates: connections to many destinations that nf_tables redirects to one listener.
 
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use ferry_relay::{
     Bind, Config, Destination, Gate, Inheritance, Listener, ListenerId, ListenerState, Protocol, Routes, SocketName,
-    SourceRanges,
 };
 use socket2::{Domain, Socket, Type};
 
-use crate::kit::{Echo, LOOPBACK, Running, config, converses, eventually, greeted, is_refused, isolated, port};
+use crate::kit::{
+    Echo, LOOPBACK, Running, add_address, config, converses, elsewhere, eventually, greeted, in_each_family,
+    is_refused, isolated, port, run,
+};
 
 /// Redirects connections that this machine makes to addresses of services, which exist nowhere, and to a range of node ports at its
 /// own addresses.
@@ -25,6 +27,7 @@ fn redirect(gate: u16) {
                 ip daddr 192.0.2.0/24 tcp dport != 0 dnat ip to 127.0.0.1:{gate}
                 ip6 daddr 2001:db8::/64 tcp dport != 0 dnat ip6 to [::1]:{gate}
                 ip daddr 127.0.0.0/8 tcp dport 30000-30009 redirect to :{gate}
+                ip6 daddr {{ ::1, fd00::/64 }} tcp dport 30000-30009 redirect to :{gate}
             }}
         }}"
     );
@@ -35,7 +38,7 @@ fn redirect(gate: u16) {
     for source in ["127.0.0.1", "::1"] {
         let family = if source.contains(':') { "-6" } else { "-4" };
         let route = [family, "route", "add", "default", "dev", "lo", "src", source];
-        assert!(Command::new("ip").args(route).status().unwrap().success());
+        run("ip", &route);
     }
 }
 
@@ -44,10 +47,9 @@ fn gate(address: SocketAddr, routes: &Arc<Routes>) -> Gate {
     Gate { name: "gate".to_owned(), bind, route: Arc::<Routes>::clone(routes) }
 }
 
-/// Opens a gate at a port that the system chooses, for one family.
-fn open(relay: &Running, id: u64, ip: &str, routes: &Arc<Routes>) -> SocketAddr {
-    let ip: IpAddr = ip.parse().unwrap();
-    match relay.add_gate(ListenerId(id), gate(SocketAddr::new(ip, 0), routes)) {
+/// Opens a gate at a port that the system chooses.
+fn open(relay: &Running, id: u64, at_any_port: SocketAddr, routes: &Arc<Routes>) -> SocketAddr {
+    match relay.add_gate(ListenerId(id), gate(at_any_port, routes)) {
         ListenerState::Open(address) => address,
         failed => panic!("{failed:?}"),
     }
@@ -57,23 +59,33 @@ fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
+/// The address of a service, of the same family as this loopback.
+fn service(loopback: SocketAddr, number: u8, port: u16) -> SocketAddr {
+    let prefix = if loopback.is_ipv4() { "192.0.2." } else { "2001:db8::" };
+    SocketAddr::new(format!("{prefix}{number}").parse().unwrap(), port)
+}
+
 #[test]
 fn connections_go_to_the_port_of_their_original_destination() {
     isolated(|| {
-        let (first, second) = (Echo::new(b'a'), Echo::new(b'b'));
+        let (first, second) = (Echo::new(b'a', LOOPBACK), Echo::new(b'b', LOOPBACK));
         let ((_, port_a), (_, port_b)) = (port(&[first.address]), port(&[second.address]));
         let (relay, routes) = (Running::new(config()), Arc::new(Routes::new()));
-        let address = open(&relay, 1, "0.0.0.0", &routes);
+        let address = open(&relay, 1, at("0.0.0.0:0"), &routes);
         let bind = Bind::Address { address: at(&format!("[::]:{}", address.port())), reuse_port: false };
         let of_ipv6 = Gate { name: "gate".to_owned(), bind, route: Arc::<Routes>::clone(&routes) };
         assert!(matches!(relay.add_gate(ListenerId(2), of_ipv6), ListenerState::Open(_)));
         redirect(address.port());
+        ["fd00::3", "fd00::9"].into_iter().for_each(add_address);
         for (destination, port) in [
             (at("192.0.2.1:80").into(), &port_a),
             (at("192.0.2.1:81").into(), &port_b),
             (at("192.0.2.2:80").into(), &port_b),
             (at("[2001:db8::1]:80").into(), &port_b),
+            (at("[2001:db8::1]:81").into(), &port_a),
+            (at("[2001:db8::2]:80").into(), &port_a),
             (at("127.0.0.9:30001").into(), &port_b),
+            (at("[fd00::9]:30001").into(), &port_b),
             (Destination::AnyAddress(30001), &port_a),
         ] {
             assert!(routes.insert(destination, Arc::clone(port)).is_none());
@@ -83,36 +95,41 @@ fn connections_go_to_the_port_of_their_original_destination() {
             ("192.0.2.1:81", b'b'),
             ("192.0.2.2:80", b'b'),
             ("[2001:db8::1]:80", b'b'),
+            ("[2001:db8::1]:81", b'a'),
+            ("[2001:db8::2]:80", b'a'),
             ("127.0.0.1:30001", b'a'),
             ("127.0.0.3:30001", b'a'),
             ("127.0.0.9:30001", b'b'),
+            ("[::1]:30001", b'a'),
+            ("[fd00::3]:30001", b'a'),
+            ("[fd00::9]:30001", b'b'),
         ] {
             let (mut stream, greeting) = greeted(at(destination)).unwrap();
             assert_eq!(greeting, name, "{destination}");
             converses(&mut stream).unwrap();
         }
-        assert_eq!((port_a.counters().connections.value(), port_b.counters().connections.value()), (3, 4));
+        assert_eq!((port_a.counters().connections.value(), port_b.counters().connections.value()), (7, 5));
         assert_eq!(relay.totals().refused_without_route.value(), 0);
     });
 }
 
 #[test]
 fn unknown_destinations_and_the_gate_itself_are_refused_and_counted() {
-    isolated(|| {
-        let echo = Echo::new(b'a');
+    in_each_family(|loopback| {
+        let echo = Echo::new(b'a', loopback);
         let (_balancer, port) = port(&[echo.address]);
         let (relay, routes) = (Running::new(config()), Arc::new(Routes::new()));
-        let address = open(&relay, 1, "127.0.0.1", &routes);
+        let address = open(&relay, 1, loopback, &routes);
         assert!(is_refused(address), "there is no connection tracking yet");
         redirect(address.port());
-        routes.insert(at("192.0.2.1:80").into(), Arc::clone(&port));
+        routes.insert(service(loopback, 1, 80).into(), Arc::clone(&port));
         // Not even a route makes the gate a destination.
         routes.insert(address.into(), Arc::clone(&port));
         assert!(is_refused(address));
-        assert!(is_refused(at("192.0.2.1:81")));
-        assert!(is_refused(at("192.0.2.2:80")));
+        assert!(is_refused(service(loopback, 1, 81)));
+        assert!(is_refused(service(loopback, 2, 80)));
         assert_eq!(relay.totals().refused_without_route.value(), 4);
-        assert!(greeted(at("192.0.2.1:80")).is_ok());
+        assert!(greeted(service(loopback, 1, 80)).is_ok());
         assert_eq!(port.counters().connections.value(), 1);
     });
 }
@@ -120,19 +137,19 @@ fn unknown_destinations_and_the_gate_itself_are_refused_and_counted() {
 /// A client may use one source port for two services; at the gate both connections would be the same.
 #[test]
 fn one_source_port_reaches_two_services() {
-    isolated(|| {
-        let (first, second) = (Echo::new(b'a'), Echo::new(b'b'));
+    in_each_family(|loopback| {
+        let (first, second) = (Echo::new(b'a', loopback), Echo::new(b'b', loopback));
         let (relay, routes) = (Running::new(config()), Arc::new(Routes::new()));
-        let address = open(&relay, 1, "127.0.0.1", &routes);
+        let address = open(&relay, 1, loopback, &routes);
         redirect(address.port());
-        let services = [at("192.0.2.1:80"), at("192.0.2.2:80")];
+        let services = [service(loopback, 1, 80), service(loopback, 2, 80)];
         for (service, echo) in services.iter().zip([&first, &second]) {
             routes.insert((*service).into(), port(&[echo.address]).1);
         }
         let connected = services.map(|service| {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            let socket = Socket::new(Domain::for_address(service), Type::STREAM, None).unwrap();
             socket.set_reuse_address(true).unwrap();
-            socket.bind(&at("127.0.0.1:5000").into()).unwrap();
+            socket.bind(&SocketAddr::new(loopback.ip(), 5000).into()).unwrap();
             socket.connect(&service.into()).unwrap();
             let mut stream = TcpStream::from(socket);
             let mut name = [0];
@@ -148,13 +165,13 @@ fn one_source_port_reaches_two_services() {
 
 #[test]
 fn routes_change_while_connections_live() {
-    isolated(|| {
-        let (first, second) = (Echo::new(b'a'), Echo::new(b'b'));
+    in_each_family(|loopback| {
+        let (first, second) = (Echo::new(b'a', loopback), Echo::new(b'b', loopback));
         let ((_, port_a), (_, port_b)) = (port(&[first.address]), port(&[second.address]));
         let (relay, routes) = (Running::new(config()), Arc::new(Routes::new()));
-        let address = open(&relay, 1, "127.0.0.1", &routes);
+        let address = open(&relay, 1, loopback, &routes);
         redirect(address.port());
-        let service = at("192.0.2.1:80");
+        let service = service(loopback, 1, 80);
         routes.insert(service.into(), Arc::clone(&port_a));
         let (mut old, name) = greeted(service).unwrap();
         assert_eq!(name, b'a');
@@ -167,7 +184,7 @@ fn routes_change_while_connections_live() {
         // A new set of listeners leaves the gate, and another route takes its place without another socket.
         let listener = |port| Listener {
             protocol: Protocol::Tcp,
-            bind: Bind::Address { address: LOOPBACK, reuse_port: false },
+            bind: Bind::Address { address: loopback, reuse_port: false },
             port,
         };
         relay.replace(vec![(ListenerId(2), listener(Arc::clone(&port_a)))]);
@@ -185,15 +202,15 @@ fn routes_change_while_connections_live() {
 
 #[test]
 fn limits_and_source_ranges_hold_at_a_gate() {
-    isolated(|| {
-        let echo = Echo::new(b'a');
+    in_each_family(|loopback| {
+        let echo = Echo::new(b'a', loopback);
         let (_balancer, port) = port(&[echo.address]);
         let (relay, routes) = (Running::new(Config { max_connections: 8, ..config() }), Arc::new(Routes::new()));
-        let address = open(&relay, 1, "127.0.0.1", &routes);
+        let address = open(&relay, 1, loopback, &routes);
         redirect(address.port());
-        let service = at("192.0.2.1:80");
+        let service = service(loopback, 1, 80);
         routes.insert(service.into(), Arc::clone(&port));
-        port.set_sources(Some(SourceRanges::new(["198.51.100.0/24".parse().unwrap()])));
+        port.set_sources(Some(elsewhere(loopback)));
         assert!(is_refused(service));
         port.set_sources(None);
         port.set_limit(6);
@@ -209,8 +226,8 @@ fn limits_and_source_ranges_hold_at_a_gate() {
 
 #[test]
 fn a_gate_whose_port_is_taken_is_tried_again() {
-    isolated(|| {
-        let other = TcpListener::bind(LOOPBACK).unwrap();
+    in_each_family(|loopback| {
+        let other = TcpListener::bind(loopback).unwrap();
         let taken = other.local_addr().unwrap();
         let (relay, routes) = (Running::new(config()), Arc::new(Routes::new()));
         let failed = relay.add_gate(ListenerId(1), gate(taken, &routes));
@@ -225,13 +242,13 @@ fn a_gate_whose_port_is_taken_is_tried_again() {
 /// ends.
 #[test]
 fn a_gate_is_handed_over_with_its_port() {
-    isolated(|| {
-        let (first, second) = (Echo::new(b'a'), Echo::new(b'b'));
+    in_each_family(|loopback| {
+        let (first, second) = (Echo::new(b'a', loopback), Echo::new(b'b', loopback));
         let ((_, port_a), (_, port_b)) = (port(&[first.address]), port(&[second.address]));
         let (old, of_old, of_new) = (Running::new(config()), Arc::new(Routes::new()), Arc::new(Routes::new()));
-        let address = open(&old, 1, "127.0.0.1", &of_old);
+        let address = open(&old, 1, loopback, &of_old);
         redirect(address.port());
-        let service = at("192.0.2.1:80");
+        let service = service(loopback, 1, 80);
         of_old.insert(service.into(), port_a);
         of_new.insert(service.into(), port_b);
         let name = SocketName::Gate("all".to_owned());

@@ -1,22 +1,37 @@
 //! The parts that the tests share: a relay with its threads, servers, and waiting for a state.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+#[cfg(target_os = "linux")]
+pub(crate) use crate::system::{add_address, run};
 pub(crate) use crate::system::{
     descriptors, ends_by_reset, isolated, many, reports_refused_datagrams, reset, resident,
 };
-use ferry_relay::{Balancer, Bind, Config, Listener, ListenerId, ListenerState, Port, Protocol, Relay};
+use ferry_relay::{Balancer, Bind, Config, Listener, ListenerId, ListenerState, Port, Protocol, Relay, SourceRanges};
 
 /// After this a state that is waited for never comes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Loopback with a port that the system chooses.
 pub(crate) const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// The same of IPv6.
+const LOOPBACK_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0);
+
+/// Runs a test once over each family, in a namespace of its own, with the loopback of the family. For tests of what the system
+/// does otherwise for each: addresses of sockets, errors of ICMP, translated destinations.
+#[expect(clippy::print_stdout, reason = "a failed test shows its output, which names the family")]
+pub(crate) fn in_each_family(test: impl Fn(SocketAddr) + Sync) {
+    for loopback in [LOOPBACK, LOOPBACK_V6] {
+        println!("over {}", loopback.ip());
+        isolated(|| test(loopback));
+    }
+}
 
 /// Waits for a state.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -80,6 +95,12 @@ pub(crate) fn port(endpoints: &[SocketAddr]) -> (Arc<Balancer>, Arc<Port>) {
     (balancer, Arc::new(port))
 }
 
+/// Source ranges outside of which this loopback is: one of its family, and the whole other family.
+pub(crate) fn elsewhere(loopback: SocketAddr) -> SourceRanges {
+    let networks = if loopback.is_ipv4() { ["192.0.2.0/24", "::/0"] } else { ["2001:db8::/64", "0.0.0.0/0"] };
+    SourceRanges::new(networks.map(|network| network.parse().unwrap()))
+}
+
 /// Few threads, so that connections share one and go from one to another.
 pub(crate) fn config() -> Config {
     Config { workers: 2, ..Config::default() }
@@ -93,8 +114,8 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    pub(crate) fn new(name: u8) -> Self {
-        let listener = TcpListener::bind(LOOPBACK).unwrap();
+    pub(crate) fn new(name: u8, address: SocketAddr) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);

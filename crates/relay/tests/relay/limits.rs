@@ -45,7 +45,7 @@ fn thousands_of_connections_at_once() {
 #[test]
 fn the_limits_of_a_port_and_of_the_relay_refuse_clearly() {
     isolated(|| {
-        let echo = Echo::new(b'a');
+        let echo = Echo::new(b'a', LOOPBACK);
         let ((_, first), (_, second)) = (port(&[echo.address]), port(&[echo.address]));
         let relay = Running::new(Config { max_connections: 3, ..config() });
         let addresses = [(1, &first), (2, &second)].map(|(id, port)| relay.listen(id, Protocol::Tcp, LOOPBACK, port));

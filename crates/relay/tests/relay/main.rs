@@ -1,5 +1,6 @@
 //! The relay over real sockets, on Linux each test in a network namespace of its own, which needs root, `nft` and `ip`: streams
-//! against a model, faults of endpoints, changes while connections are open, gates, datagrams, limits.
+//! against a model, faults of endpoints, changes while connections are open, gates, datagrams, limits, session
+//! affinity.
 
 #![expect(
     clippy::unwrap_used,
@@ -9,6 +10,8 @@
     reason = "a test fails by panic"
 )]
 
+#[cfg(target_os = "linux")]
+mod affinity;
 mod changes;
 mod datagrams;
 #[cfg(target_os = "linux")]

@@ -251,7 +251,7 @@ fn crowd(address: SocketAddr, clients: usize) {
 fn no_memory_is_left_of_what_has_ended() {
     const CYCLES: u64 = 6_000;
     isolated(|| {
-        let echo = Echo::new(b'a');
+        let echo = Echo::new(b'a', LOOPBACK);
         let datagrams = UdpSocket::bind(LOOPBACK).unwrap();
         let refusing = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         refusing.bind(&LOOPBACK.into()).unwrap();

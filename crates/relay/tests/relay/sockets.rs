@@ -8,7 +8,9 @@ use std::time::Duration;
 use ferry_relay::{Bind, Listener, ListenerId, ListenerState, Port, Protocol};
 use socket2::{Domain, Socket, Type};
 
-use crate::kit::{Echo, LOOPBACK, Running, config, converses, eventually, greeted, isolated, listener, port};
+use crate::kit::{
+    Echo, LOOPBACK, Running, config, converses, eventually, greeted, in_each_family, isolated, listener, port,
+};
 
 /// The inode of a socket.
 fn inode(socket: &OwnedFd) -> u64 {
@@ -18,11 +20,11 @@ fn inode(socket: &OwnedFd) -> u64 {
 /// Sockets are identified by their inodes, which other systems lack.
 #[test]
 fn a_new_set_touches_no_listener_that_stays() {
-    isolated(|| {
-        let (first, second) = (Echo::new(b'a'), Echo::new(b'b'));
+    in_each_family(|loopback| {
+        let (first, second) = (Echo::new(b'a', loopback), Echo::new(b'b', loopback));
         let ((_, port_a), (_, port_b)) = (port(&[first.address]), port(&[second.address]));
         let relay = Running::new(config());
-        let addresses: Vec<SocketAddr> = (1..=3).map(|id| relay.listen(id, Protocol::Tcp, LOOPBACK, &port_a)).collect();
+        let addresses: Vec<SocketAddr> = (1..=3).map(|id| relay.listen(id, Protocol::Tcp, loopback, &port_a)).collect();
         // Their addresses are known now, so they can be stated as a set.
         let set = |ids: &[(u64, usize, &Arc<Port>)]| {
             ids.iter().map(|&(id, at, port)| (ListenerId(id), listener(addresses[at], port))).collect::<Vec<_>>()
@@ -55,7 +57,7 @@ fn a_new_set_touches_no_listener_that_stays() {
 #[test]
 fn two_relays_share_an_address() {
     isolated(|| {
-        let echo = Echo::new(b'a');
+        let echo = Echo::new(b'a', LOOPBACK);
         let ((_, port_a), (_, port_b)) = (port(&[echo.address]), port(&[echo.address]));
         let (old, new) = (Running::new(config()), Running::new(config()));
         let shared = |relay: &Running, address, port: &Arc<Port>| {
@@ -89,25 +91,27 @@ fn something_else_than_a_listener_is_refused() {
 /// Sockets that the process before has left, each with a reason why it does not suit, or without one.
 #[test]
 fn an_inherited_socket_is_used_if_it_suits() {
-    isolated(|| {
-        let echo = Echo::new(b'a');
+    in_each_family(|loopback| {
+        let echo = Echo::new(b'a', loopback);
         let (_balancer, port) = port(&[echo.address]);
         let relay = Running::new(config());
-        let unconnected = || Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let unconnected = || Socket::new(Domain::for_address(loopback), Type::STREAM, None).unwrap();
         let bound = unconnected();
-        bound.bind(&LOOPBACK.into()).unwrap();
-        let at_other_address = TcpListener::bind("127.0.0.2:0").unwrap();
-        let wanted = TcpListener::bind(LOOPBACK).unwrap().local_addr().unwrap();
+        bound.bind(&loopback.into()).unwrap();
+        let others = if loopback.is_ipv4() { ["127.0.0.2:0", "[::1]:0"] } else { ["[::]:0", "127.0.0.1:0"] };
+        let [at_other_address, of_other_family] = others.map(|address| TcpListener::bind(address).unwrap());
+        let wanted = TcpListener::bind(loopback).unwrap().local_addr().unwrap();
         let listening = || OwnedFd::from(TcpListener::bind(wanted).unwrap());
         for (socket, wanted, suits) in [
             (listening(), wanted, true),
-            (TcpListener::bind(LOOPBACK).unwrap().into(), LOOPBACK, true),
-            (TcpListener::bind(LOOPBACK).unwrap().into(), wanted, false),
-            (at_other_address.into(), LOOPBACK, false),
-            (UdpSocket::bind(LOOPBACK).unwrap().into(), LOOPBACK, false),
-            (bound.into(), LOOPBACK, false),
-            (unconnected().into(), LOOPBACK, false),
-            (OwnedFd::from(std::fs::File::open("/dev/null").unwrap()), LOOPBACK, false),
+            (TcpListener::bind(loopback).unwrap().into(), loopback, true),
+            (TcpListener::bind(loopback).unwrap().into(), wanted, false),
+            (at_other_address.into(), loopback, false),
+            (of_other_family.into(), loopback, false),
+            (UdpSocket::bind(loopback).unwrap().into(), loopback, false),
+            (bound.into(), loopback, false),
+            (unconnected().into(), loopback, false),
+            (OwnedFd::from(std::fs::File::open("/dev/null").unwrap()), loopback, false),
         ] {
             let before = inode(&socket);
             let bind = Bind::Inherited { socket, address: wanted, reuse_port: false };
@@ -125,11 +129,11 @@ fn an_inherited_socket_is_used_if_it_suits() {
 /// Rules refer to the port that the system has chosen.
 #[test]
 fn a_listener_that_fails_is_opened_again_at_its_port() {
-    isolated(|| {
-        let echo = Echo::new(b'a');
+    in_each_family(|loopback| {
+        let echo = Echo::new(b'a', loopback);
         let (_balancer, port) = port(&[echo.address]);
         let relay = Running::new(config());
-        let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
+        let address = relay.listen(1, Protocol::Tcp, loopback, &port);
         // The duplicate is the same socket, so its end is that of the relay's, too.
         let duplicate = TcpListener::from(relay.sockets().unwrap().remove(0).1);
         rustix::net::shutdown(&duplicate, rustix::net::Shutdown::Both).unwrap();

@@ -2,7 +2,7 @@
 //! direction or resets the connection. The other side receives exactly these bytes and the same end.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 #[cfg(target_os = "linux")]
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use ferry_relay::{Config, Protocol};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 
-use crate::kit::{LOOPBACK, Running, config, ends_by_reset, eventually, is_reset, isolated, port};
+use crate::kit::{Running, config, ends_by_reset, eventually, in_each_family, is_reset, port};
 
 /// An action of one side.
 #[derive(Clone, Debug)]
@@ -151,11 +151,11 @@ fn read(mut stream: &TcpStream, other: u8, script: &Script, reset: &AtomicBool) 
 }
 
 /// Plays connections with a script for each side at the same time, and compares.
-fn compare(scripts: &[(Script, Script)], splice: bool) {
-    let listener = TcpListener::bind(LOOPBACK).unwrap();
+fn compare(scripts: &[(Script, Script)], splice: bool, loopback: SocketAddr) {
+    let listener = TcpListener::bind(loopback).unwrap();
     let (_balancer, port) = port(&[listener.local_addr().unwrap()]);
     let relay = Running::new(Config { splice, ..config() });
-    let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
+    let address = relay.listen(1, Protocol::Tcp, loopback, &port);
     let mut moved = 0;
     thread::scope(|scope| {
         let mut pairs = Vec::new();
@@ -200,11 +200,11 @@ fn check(seen: &Seen, other: &Seen, other_script: &Script) {
 
 /// Runs random cases without shrinking, which would take as many namespaces.
 fn random(cases: u32, splice: bool) {
-    isolated(move || {
+    in_each_family(|loopback| {
         let mut runner = TestRunner::new(Cases { cases, max_shrink_iters: 0, ..Cases::default() });
         let connections = prop::collection::vec((script(), script()), 1..4);
         let result = runner.run(&connections, |scripts| {
-            compare(&scripts, splice);
+            compare(&scripts, splice, loopback);
             Ok(())
         });
         result.unwrap();
@@ -224,11 +224,11 @@ fn nothing_is_lost_or_invented_in_memory() {
 
 #[test]
 fn an_answer_after_half_close_arrives() {
-    isolated(|| {
-        let listener = TcpListener::bind(LOOPBACK).unwrap();
+    in_each_family(|loopback| {
+        let listener = TcpListener::bind(loopback).unwrap();
         let (_balancer, port) = port(&[listener.local_addr().unwrap()]);
         let relay = Running::new(config());
-        let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, LOOPBACK, &port)).unwrap();
+        let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, loopback, &port)).unwrap();
         client.write_all(b"all of the question").unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         let mut server = listener.accept().unwrap().0;
@@ -247,11 +247,11 @@ fn an_answer_after_half_close_arrives() {
 /// A server that closes with unread bytes resets the connection after its answer.
 #[test]
 fn an_answer_before_a_reset_arrives() {
-    isolated(|| {
-        let listener = TcpListener::bind(LOOPBACK).unwrap();
+    in_each_family(|loopback| {
+        let listener = TcpListener::bind(loopback).unwrap();
         let (_balancer, port) = port(&[listener.local_addr().unwrap()]);
         let relay = Running::new(config());
-        let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
+        let address = relay.listen(1, Protocol::Tcp, loopback, &port);
         for _ in 0..20 {
             let mut client = TcpStream::connect(address).unwrap();
             let mut server = listener.accept().unwrap().0;
@@ -271,11 +271,11 @@ fn an_answer_before_a_reset_arrives() {
 #[cfg(target_os = "linux")]
 #[test]
 fn an_answer_in_the_same_moment_as_the_reset_arrives() {
-    isolated(|| {
-        let listener = TcpListener::bind(LOOPBACK).unwrap();
+    in_each_family(|loopback| {
+        let listener = TcpListener::bind(loopback).unwrap();
         let (_balancer, port) = port(&[listener.local_addr().unwrap()]);
         let relay = Arc::new(Running::new(config()));
-        let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
+        let address = relay.listen(1, Protocol::Tcp, loopback, &port);
         let mut client = TcpStream::connect(address).unwrap();
         let mut server = listener.accept().unwrap().0;
         client.write_all(b"question").unwrap();

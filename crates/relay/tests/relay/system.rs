@@ -1,7 +1,9 @@
 //! The operating system's part of the tests.
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{descriptors, ends_by_reset, isolated, many, reports_refused_datagrams, reset, resident};
+pub(crate) use linux::{
+    add_address, descriptors, ends_by_reset, isolated, many, reports_refused_datagrams, reset, resident, run,
+};
 #[cfg(windows)]
 pub(crate) use windows::{descriptors, ends_by_reset, isolated, many, reports_refused_datagrams, reset, resident};
 
@@ -9,6 +11,7 @@ pub(crate) use windows::{descriptors, ends_by_reset, isolated, many, reports_ref
 mod linux {
     use std::collections::BTreeSet;
     use std::net::TcpStream;
+    use std::process::Command;
     use std::sync::{Mutex, PoisonError};
 
     use ferry_kernel::netns::Namespace;
@@ -63,6 +66,19 @@ mod linux {
     /// The number of clients in a test.
     pub(crate) fn many(number: usize) -> usize {
         number
+    }
+
+    /// Gives loopback one more address of IPv6. Of IPv4 it has a whole network.
+    pub(crate) fn add_address(address: &str) {
+        // Without the last word nothing could be bound to it until the kernel has decided that nobody else has it.
+        run("ip", &["address", "add", address, "dev", "lo", "nodad"]);
+    }
+
+    /// Runs a program, and returns what it prints.
+    pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
+        let output = Command::new(program).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
     }
 }
 

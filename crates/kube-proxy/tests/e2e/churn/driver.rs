@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ferry_lab::objects::{Condition, Manifests};
 use ferry_lab::proxy::{Config, IPTABLES, USERSPACE};
 use ferry_lab::stage::slowly;
-use ferry_lab::{Client, Family, Host, Lab, Place, Proxy};
+use ferry_lab::{Client, Family, Host, Lab, Mode, Place, Proxy};
 
 use crate::services::{self, ENDPOINTS, Pool, Ranges, Role, State, Way};
 
@@ -84,7 +84,7 @@ const MAX_CHANGES: u64 = 6;
 
 impl<'a> Driver<'a> {
     /// Starts the proxy over the services as they are at the beginning.
-    pub(crate) fn start(lab: &'a Lab, executable: &str, folder: &Path, mode: &'static str) -> Self {
+    pub(crate) fn start(lab: &'a Lab, executable: &str, folder: &Path, mode: Mode) -> Self {
         match std::fs::remove_dir_all(folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", folder.display()),
             Ok(()) | Err(_) => {}
@@ -101,13 +101,13 @@ impl<'a> Driver<'a> {
             host: lab.host(Place::Node),
             executable: executable.to_owned(),
             folder: folder.to_owned(),
-            config: Config { mode, ..Config::default() },
+            config: config(mode),
         };
         let proxy = start.proxy();
         let mut driver = Self {
             start,
             proxy,
-            marker: lab.from(Place::Node).patience(slowly(patience(mode))),
+            marker: lab.from(Place::Node).patience(slowly(patience(mode.name))),
             services,
             history: History::new(),
             dice: Dice(0x9e37_79b9_7f4a_7c15),
@@ -339,6 +339,12 @@ impl<'a> Start<'a> {
     fn proxy(&self) -> Proxy<'a> {
         Proxy::start(self.host, &self.executable, &self.folder, &self.manifests(), &self.config)
     }
+}
+
+/// The configuration of a mode. It names the way, since without a name the proxy takes another one if this one fails.
+fn config(mode: Mode) -> Config {
+    let own = |way| format!("---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nuserspaceWay: {way}\n");
+    Config { mode: mode.name, more: mode.way.map(own).unwrap_or_default(), ..Config::default() }
 }
 
 /// The time limit of a probe of the marker.

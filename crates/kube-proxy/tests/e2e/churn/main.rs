@@ -29,9 +29,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ferry_lab::iptables::{self, Backend};
-use ferry_lab::proxy::{IPTABLES, IPVS, NFTABLES, USERSPACE};
-use ferry_lab::{Lab, Place};
+use ferry_lab::proxy::{IPVS, USERSPACE};
+use ferry_lab::{Lab, Mode, Place, iptables};
 
 use account::Account;
 use conversations::Conversations;
@@ -68,39 +67,36 @@ fn scale(name: &str, usual: u64) -> u64 {
     }
 }
 
-/// The mode, and the variant of iptables that the node's kubelet uses.
-type By = (&'static str, Option<Backend>);
-
 /// New connections a second in this mode.
-fn connections((mode, _): By) -> u64 {
-    let name = if mode == USERSPACE { "FERRY_CHURN_RELAYED" } else { "FERRY_CHURN_CONNECTIONS" };
+fn connections(mode: Mode) -> u64 {
+    let name = if mode.name == USERSPACE { "FERRY_CHURN_RELAYED" } else { "FERRY_CHURN_CONNECTIONS" };
     scale(name, CONNECTIONS)
 }
 
 /// A driver in this mode, with a folder of this name.
-fn driver<'a>(lab: &'a Lab, name: &str, (mode, kubelet): By) -> Driver<'a> {
-    if let Some(backend) = kubelet {
+fn driver<'a>(lab: &'a Lab, name: &str, mode: Mode) -> Driver<'a> {
+    if let Some(backend) = mode.backend {
         iptables::hint(lab.host(Place::Node), backend);
     }
     Driver::start(lab, EXECUTABLE, &PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("churn").join(name), mode)
 }
 
 /// The node's kind of access to external addresses: mode ipvs has no short circuit for it.
-fn way_of_host((mode, _): By) -> Way {
-    if mode == IPVS { Way::External } else { Way::Short }
+fn way_of_host(mode: Mode) -> Way {
+    if mode.name == IPVS { Way::External } else { Way::Short }
 }
 
 /// Makes changes in this mode at this pace, and judges the result.
-fn churn(name: &str, by: By, pace: Pace) {
+fn churn(name: &str, mode: Mode, pace: Pace) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let duration = Duration::from_secs(scale("FERRY_CHURN_SECONDS", SECONDS));
     let lab = Lab::new();
-    let mut driver = driver(&lab, name, by);
+    let mut driver = driver(&lab, name, mode);
     let stop = Arc::new(AtomicBool::new(false));
     let number = usize::try_from(scale("FERRY_CHURN_ESTABLISHED", ESTABLISHED)).expect("a few hundred");
     let established = Established::open(&lab, number, &stop);
     let loads = [(Place::PodB, 4), (Place::Client, 5), (Place::Node, 1)]
-        .map(|(place, tenths)| Load::start(&lab, place, way_of_host(by), connections(by) * tenths / 10, &stop));
+        .map(|(place, tenths)| Load::start(&lab, place, way_of_host(mode), connections(mode) * tenths / 10, &stop));
     let start = Instant::now();
     driver.run(start + duration, &pace);
     let took = start.elapsed();
@@ -117,24 +113,24 @@ fn churn(name: &str, by: By, pace: Pace) {
 }
 
 /// As many changes of endpoints as on a busy node.
-fn endpoints(name: &str, by: By) {
+fn endpoints(name: &str, mode: Mode) {
     let pace = Pace::Endpoints { a_minute: scale("FERRY_CHURN_CHANGES", CHANGES) };
-    churn(name, by, pace);
+    churn(name, mode, pace);
 }
 
 /// Changes of policies, as fast as possible.
-fn policies(name: &str, by: By) {
-    churn(name, by, Pace::Policies);
+fn policies(name: &str, mode: Mode) {
+    churn(name, mode, Pace::Policies);
 }
 
 /// The proxy is killed repeatedly, at any moment, and endpoints change while it is away.
-fn restarts(name: &str, by: By) {
+fn restarts(name: &str, mode: Mode) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let lab = Lab::new();
-    let mut driver = driver(&lab, name, by);
+    let mut driver = driver(&lab, name, mode);
     let stop = Arc::new(AtomicBool::new(false));
-    let each = connections(by) / 10;
-    let loads = [Place::PodB, Place::Client].map(|place| Load::start(&lab, place, way_of_host(by), each, &stop));
+    let each = connections(mode) / 10;
+    let loads = [Place::PodB, Place::Client].map(|place| Load::start(&lab, place, way_of_host(mode), each, &stop));
     let mut conversations = Conversations::start(&lab, CONVERSATIONS);
     for _ in 0..scale("FERRY_CHURN_RESTARTS", RESTARTS) {
         driver.some(5);
@@ -153,73 +149,83 @@ fn restarts(name: &str, by: By) {
 
 #[test]
 fn restarts_leave_no_stale_conversation() {
-    restarts("restarts", (NFTABLES, None));
+    restarts("restarts", Mode::NFTABLES);
 }
 
 #[test]
 fn restarts_leave_no_stale_conversation_by_iptables() {
-    restarts("iptables-restarts", (IPTABLES, Some(Backend::Nft)));
+    restarts("iptables-restarts", Mode::IPTABLES);
 }
 
 #[test]
 fn restarts_leave_no_stale_conversation_by_legacy_iptables() {
-    restarts("legacy-restarts", (IPTABLES, Some(Backend::Legacy)));
+    restarts("legacy-restarts", Mode::IPTABLES_LEGACY);
 }
 
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn restarts_leave_no_stale_conversation_by_ipvs() {
-    restarts("ipvs-restarts", (IPVS, None));
+    restarts("ipvs-restarts", Mode::IPVS);
 }
 
 #[test]
 fn endpoints_that_come_and_go_harm_nobody() {
-    endpoints("endpoints", (NFTABLES, None));
+    endpoints("endpoints", Mode::NFTABLES);
 }
 
 #[test]
 fn policies_that_change_as_fast_as_they_can_harm_nobody() {
-    policies("policies", (NFTABLES, None));
+    policies("policies", Mode::NFTABLES);
 }
 
 #[test]
 fn endpoints_that_come_and_go_harm_nobody_by_iptables() {
-    endpoints("iptables-endpoints", (IPTABLES, Some(Backend::Nft)));
+    endpoints("iptables-endpoints", Mode::IPTABLES);
 }
 
 #[test]
 fn policies_that_change_as_fast_as_they_can_harm_nobody_by_iptables() {
-    policies("iptables-policies", (IPTABLES, Some(Backend::Nft)));
+    policies("iptables-policies", Mode::IPTABLES);
 }
 
 #[test]
 fn endpoints_that_come_and_go_harm_nobody_by_legacy_iptables() {
-    endpoints("legacy-endpoints", (IPTABLES, Some(Backend::Legacy)));
+    endpoints("legacy-endpoints", Mode::IPTABLES_LEGACY);
 }
 
 #[test]
 fn policies_that_change_as_fast_as_they_can_harm_nobody_by_legacy_iptables() {
-    policies("legacy-policies", (IPTABLES, Some(Backend::Legacy)));
+    policies("legacy-policies", Mode::IPTABLES_LEGACY);
 }
 
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn endpoints_that_come_and_go_harm_nobody_by_ipvs() {
-    endpoints("ipvs-endpoints", (IPVS, None));
+    endpoints("ipvs-endpoints", Mode::IPVS);
 }
 
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn policies_that_change_as_fast_as_they_can_harm_nobody_by_ipvs() {
-    policies("ipvs-policies", (IPVS, None));
+    policies("ipvs-policies", Mode::IPVS);
 }
 
 #[test]
 fn endpoints_that_come_and_go_harm_nobody_in_mode_userspace() {
-    endpoints("userspace-endpoints", (USERSPACE, None));
+    endpoints("userspace-endpoints", Mode::USERSPACE);
 }
 
 #[test]
 fn policies_that_change_as_fast_as_they_can_harm_nobody_in_mode_userspace() {
-    policies("userspace-policies", (USERSPACE, None));
+    policies("userspace-policies", Mode::USERSPACE);
+}
+
+#[test]
+fn endpoints_that_come_and_go_harm_nobody_by_way_bind() {
+    endpoints("bind-endpoints", Mode::USERSPACE_BIND);
+}
+
+#[test]
+fn policies_that_change_as_fast_as_they_can_harm_nobody_by_way_bind() {
+    policies("bind-policies", Mode::USERSPACE_BIND);
 }
