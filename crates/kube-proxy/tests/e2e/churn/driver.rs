@@ -341,9 +341,15 @@ impl<'a> Start<'a> {
     }
 }
 
-/// The configuration of a mode. It names the way, since without a name the proxy takes another one if this one fails.
+/// The configuration of a mode. It names the way, since without a name the proxy takes another one if this one fails. An endpoint that
+/// the machine doesn't let run for longer than the usual 250 ms would answer an association that has ended.
 fn config(mode: Mode) -> Config {
-    let own = |way| format!("---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nuserspaceWay: {way}\n");
+    let own = |way| {
+        format!(
+            "---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nuserspaceWay: {way}\n\
+             userspaceUDPTimeout: 5s\n"
+        )
+    };
     Config { mode: mode.name, more: mode.way.map(own).unwrap_or_default(), ..Config::default() }
 }
 
