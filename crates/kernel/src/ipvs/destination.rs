@@ -59,10 +59,11 @@ impl Forwarding {
     /// destination NAT
     pub const MASQUERADE: Self = Self(0);
 
-    /// The method of this name in `/proc/net/ip_vs`; `None` of all others.
+    /// The method of this name in `/proc/net/ip_vs`, where all that have no name of their own are shown as destination NAT; `None` of
+    /// other names.
     pub(super) fn of_name(name: &str) -> Option<Self> {
         // By their numbers.
-        const NAMES: [&str; 5] = ["Masq", "Local", "Tunnel", "Route", "Bypass"];
+        const NAMES: [&str; 4] = ["Masq", "Local", "Tunnel", "Route"];
         NAMES.iter().zip(0..).find_map(|(own, number)| (*own == name).then_some(Self(number)))
     }
 }

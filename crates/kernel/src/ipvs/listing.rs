@@ -1,8 +1,8 @@
 //! Virtual servers with their destinations, from `/proc/net/ip_vs` (net/netfilter/ipvs/ip_vs_ctl.c): all in one file, while netlink needs
-//! a dump for each server, which takes some fifteen times as long.
+//! a dump for each server. On user-mode Linux 1,000 servers with 10 destinations each take 9 ms, and 149 ms by netlink.
 
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
 
 use super::connections::address;
@@ -12,7 +12,7 @@ use super::server::{Protocol, ServerId};
 /// A virtual server as the file lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedServer {
-    /// What identifies the server; `None` of one that serves a firewall mark.
+    /// What identifies the server; `None` of one that serves a firewall mark, or whose line is of no known form.
     pub id: Option<ServerId>,
     /// Its destinations, the last added one first. The file tells neither their thresholds nor the clients that session affinity sends
     /// to them: those are zeros.
@@ -23,10 +23,11 @@ pub struct ListedServer {
 ///
 /// The kernel renders a page at a time, and finds the place of each by counting servers: one is left out if another before it was
 /// deleted since the page before, or listed twice if one was added. Until Linux 6.12 at least, servers of other network namespaces make
-/// it count wrongly, so that some are left out at each page. A page may be older than a change that was made meanwhile.
+/// it count wrongly, so that some are left out at each page. The counting takes time that grows with the square of the number of servers. A
+/// page may be older than a change that was made meanwhile.
 #[derive(Debug)]
-pub struct Listing {
-    file: BufReader<File>,
+pub struct Listing<R = BufReader<File>> {
+    file: R,
     line: Vec<u8>,
     /// the server whose destinations are being read
     current: Option<ListedServer>,
@@ -49,11 +50,16 @@ impl Listing {
     /// # Errors
     /// The system's; not found without IPVS.
     pub fn open() -> io::Result<Self> {
-        let file = BufReader::new(File::open("/proc/thread-self/net/ip_vs")?);
-        Ok(Self { file, line: Vec::new(), current: None })
+        Ok(Self::over(BufReader::new(File::open("/proc/thread-self/net/ip_vs")?)))
+    }
+}
+
+impl<R: BufRead> Listing<R> {
+    fn over(file: R) -> Self {
+        Self { file, line: Vec::new(), current: None }
     }
 
-    /// The next server; `None` at the end. A line of no known form is left out.
+    /// The next server; `None` at the end. The heading is left out, and so is a destination of no known form.
     ///
     /// # Errors
     /// The system's, also when the module `ip_vs` was removed since the file was opened.
@@ -63,19 +69,22 @@ impl Listing {
             if self.file.read_until(b'\n', &mut self.line)? == 0 {
                 return Ok(self.current.take());
             }
-            match std::str::from_utf8(&self.line).ok().and_then(decode_listed) {
-                Some(ListedLine::Server(id)) => {
-                    let before = self.current.replace(ListedServer { id, destinations: Vec::new() });
-                    if before.is_some() {
-                        return Ok(before);
-                    }
-                }
+            let line = std::str::from_utf8(&self.line).unwrap_or_default();
+            let id = match decode_listed(line) {
                 Some(ListedLine::Destination(destination, connections)) => {
                     if let Some(current) = &mut self.current {
                         current.destinations.push((destination, connections));
                     }
+                    continue;
                 }
-                None => {}
+                None if line.trim_start().starts_with("->") || self.current.is_none() => continue,
+                Some(ListedLine::Server(id)) => id,
+                // The destinations below are not those of the server above.
+                None => None,
+            };
+            let before = self.current.replace(ListedServer { id, destinations: Vec::new() });
+            if before.is_some() {
+                return Ok(before);
             }
         }
     }
@@ -155,6 +164,29 @@ SCTP [fd00:0096:0000:0000:0000:0000:0000:0001]:0036 rr
         assert_eq!(lines, wanted);
     }
 
+    /// The identities and the numbers of destinations of the servers that this text lists.
+    fn listed(text: &str) -> Vec<(Option<String>, usize)> {
+        let mut listing = Listing::over(text.as_bytes());
+        let servers = std::iter::from_fn(|| listing.next_server().unwrap());
+        servers.map(|server| (server.id.map(|id| id.to_string()), server.destinations.len())).collect()
+    }
+
+    #[test]
+    fn destinations_belong_to_the_server_above_them() {
+        let named = |name: &str, count| (Some(name.to_owned()), count);
+        let wanted = [
+            named("TCP 10.96.0.1:80", 2),
+            (None, 1),
+            named("UDP [fd00:96::1]:53", 0),
+            named("SCTP [fd00:96::1]:54", 1),
+        ];
+        assert_eq!(listed(LINES), wanted);
+        // Those of a server that is not understood are not those of the one before.
+        let odd = LINES.replace("UDP  [", "DCCP [");
+        assert_eq!(listed(&odd), [wanted[0].clone(), wanted[1].clone(), (None, 0), wanted[3].clone()]);
+        assert_eq!(listed(""), []);
+    }
+
     #[test]
     fn other_lines_are_left_out() {
         for line in [
@@ -165,7 +197,8 @@ SCTP [fd00:0096:0000:0000:0000:0000:0000:0001]:0036 rr
             "ICMP 0A600001:0050 rr",
             "  -> 0AF40102:1F90 Masq 1 3",
             "  -> 0AF40102:1F90 Other 1 3 12",
-            "  -> [0AF40102:1F90 Masq -1 3 12",
+            "  -> [fd00::1:1F90 Masq 1 3 12",
+            "  -> 0AF40102:1F90 Masq -1 3 12",
         ] {
             assert_eq!(decode_listed(line), None, "{line}");
         }

@@ -1,8 +1,10 @@
 //! The requests to IPVS that virtual servers need: of the kernel, or of a stand-in in tests.
 
 use std::fmt;
+use std::time::Duration;
 
 use ferry_api::object::Family;
+use ferry_kernel::clock::processor_time;
 use ferry_kernel::ipvs::{
     self, Command, Connections, Destination, Error, Failure, ListedServer, Listing, Lost, Server, Timeouts,
 };
@@ -18,6 +20,8 @@ pub(super) trait Director: fmt::Debug + Send {
     /// The next server in a listing of all of both families, other programs' included, with its destinations, but without their
     /// thresholds; `None` at the end, after which the listing begins again.
     fn next_listed(&mut self) -> Result<Option<ListedServer>, Error>;
+    /// The processor time of this thread so far.
+    fn processor_time(&self) -> Duration;
     /// Commits commands, each on its own; returns the refused ones.
     fn commit(&mut self, commands: &[Command]) -> Result<Vec<Failure>, Lost>;
     /// Sets the timeouts of connections.
@@ -66,6 +70,10 @@ impl Director for KernelDirector {
         let next = listing.next_server()?;
         self.listing = next.is_some().then_some(listing);
         Ok(next)
+    }
+
+    fn processor_time(&self) -> Duration {
+        processor_time()
     }
 
     fn commit(&mut self, commands: &[Command]) -> Result<Vec<Failure>, Lost> {

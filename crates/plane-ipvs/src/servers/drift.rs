@@ -2,64 +2,76 @@
 
 use std::collections::VecDeque;
 
-use ferry_kernel::clock::processor_time;
-use ferry_kernel::ipvs::{Connections, Destination};
+use ferry_kernel::ipvs::{self, Connections, Destination};
 use ferry_plane::CommitError;
 
 use super::convert::{id_of, settings_of, virtual_server};
 use super::looks::Looks;
-use super::{Own, ServersKernel, digest, of_ipvs};
+use super::{Own, ServersKernel, digest};
 use crate::object::IpvsKey;
 use crate::server::{ServerId, Settings};
 
 impl ServersKernel {
-    /// Looks for foreign changes in the list of all servers. Returns those that are missing or have other settings.
-    pub(super) fn look_at_list(&mut self) -> Result<Vec<IpvsKey>, CommitError> {
+    /// Looks for foreign changes in the list of all servers: notes those that are missing or have other settings.
+    pub(super) fn look_at_list(&mut self) -> Result<(), CommitError> {
         self.generation = self.generation.wrapping_add(1);
-        let mut changed = Vec::new();
         for server in self.list()? {
             let id = id_of(server.id);
             let settings = self.schedulers.wanted(id, settings_of(&server));
             if let Some(own) = self.own.get_mut(&id) {
                 own.seen = self.generation;
                 if own.settings != settings {
-                    changed.push(IpvsKey::Server(id));
+                    self.changed.push(IpvsKey::Server(id));
                 }
             }
         }
         let missing = self.own.iter().filter(|(_, own)| own.seen != self.generation);
-        changed.extend(missing.map(|(id, _)| IpvsKey::Server(*id)));
-        Ok(changed)
+        self.changed.extend(missing.map(|(id, _)| IpvsKey::Server(*id)));
+        Ok(())
     }
 
-    /// Reads some servers one by one: after those of the last look, and of those that the listing has left out. Returns those whose
-    /// destinations others have changed.
-    pub(super) fn look_one_by_one(&mut self) -> Result<Vec<IpvsKey>, CommitError> {
-        let (before, count) = (processor_time(), Looks::count_one_by_one(self.own.len()));
+    /// Reads some servers one by one, in turn of all and of those that the listing has left out: notes those whose destinations others
+    /// have changed.
+    pub(super) fn look_one_by_one(&mut self) -> Result<(), CommitError> {
+        let (before, count) = (self.director.processor_time(), Looks::count_one_by_one(self.own.len()));
         // From the end of the list on to its beginning: no look is without a server.
         let round = self.own.range(self.looks.rest()).chain(&self.own);
-        let mut some: VecDeque<ServerId> = round.take(count).map(|(id, _)| *id).collect();
-        let mut changed = Vec::new();
-        while let Some(id) =
-            some.pop_front().inspect(|id| self.looks.reached(*id)).or_else(|| self.looks.next_left_out())
-        {
+        let mut of_all: VecDeque<ServerId> = round.take(count).map(|(id, _)| *id).collect();
+        let mut is_turn_of_all = true;
+        while let Some(id) = self.looks.next_one_by_one(&mut of_all, is_turn_of_all) {
+            is_turn_of_all = !is_turn_of_all;
             let destinations = self.destinations(id)?;
             if self.differs(id, &destinations) {
-                changed.push(IpvsKey::Server(id));
+                self.changed.push(IpvsKey::Server(id));
             }
-            if processor_time().saturating_sub(before) > Looks::BUDGET_ONE_BY_ONE {
+            if self.director.processor_time().saturating_sub(before) > Looks::BUDGET_ONE_BY_ONE {
                 break;
             }
         }
-        Ok(changed)
+        Ok(())
     }
 
-    /// Reads on in the listing of all servers with their destinations. Returns those that others have changed.
-    pub(super) fn look_at_listing(&mut self) -> Result<Vec<IpvsKey>, CommitError> {
-        let (before, count) = (processor_time(), self.looks.count(self.own.len()));
-        let mut changed = Vec::new();
-        for number in 1..=count {
-            let Some(listed) = self.director.next_listed().map_err(of_ipvs)? else {
+    /// Reads on in the listing of all servers with their destinations: notes those that others have changed. Without the listing all
+    /// are read one by one.
+    pub(super) fn look_at_listing(&mut self) {
+        match self.read_on_in_listing() {
+            Ok(()) => self.listing_fails = false,
+            Err(error) => {
+                if !std::mem::replace(&mut self.listing_fails, true) {
+                    tracing::warn!(err = %error, family = %self.family, "Cannot read /proc/net/ip_vs, reading the endpoints of each virtual server instead");
+                }
+                if !self.looks.has_left_out() {
+                    self.end_round();
+                }
+            }
+        }
+    }
+
+    fn read_on_in_listing(&mut self) -> Result<(), ipvs::Error> {
+        let (before, count) = (self.director.processor_time(), self.looks.count(self.own.len()));
+        let mut lines = 0;
+        for _ in 0..count {
+            let Some(listed) = self.director.next_listed()? else {
                 self.end_round();
                 break;
             };
@@ -67,12 +79,18 @@ impl ServersKernel {
             let id = listed.id.map(id_of);
             // The listing may be older than the last change of this round.
             let differs = |id: &ServerId| self.differs(*id, &listed.destinations) && !self.was_left_now(*id);
-            changed.extend(id.filter(differs).map(IpvsKey::Server));
-            if number.is_multiple_of(Looks::BETWEEN_CLOCKS) && processor_time().saturating_sub(before) > Looks::BUDGET {
-                break;
+            if let Some(id) = id.filter(differs) {
+                self.changed.push(IpvsKey::Server(id));
+            }
+            lines += 1 + listed.destinations.len();
+            if lines >= Looks::LINES_BETWEEN_CLOCKS {
+                lines = 0;
+                if self.director.processor_time().saturating_sub(before) > Looks::BUDGET {
+                    break;
+                }
             }
         }
-        Ok(changed)
+        Ok(())
     }
 
     /// Notes that a server of ours was found. True if these aren't its destinations.

@@ -1,12 +1,16 @@
 //! Paces the looks for foreign changes: IPVS has no notifications.
 //!
 //! One dump lists all servers and shows those that are missing or have other settings. Destinations are in another listing, of
-//! which each look reads a part: a *round* reads it to its end. A server that this proxy has changed meanwhile is left to the next round,
-//! so two of them are within a minute. That listing lacks the thresholds of destinations; so each look also reads a few servers one by
-//! one, which costs more, and all of them within half an hour. A round leaves servers out if others go meanwhile, and always if
-//! another network namespace has some: those are read one by one, too. Looks become rarer where they would cost more than their part of a core; a
-//! long list of servers doesn't keep destinations from being read.
+//! which each look reads a part: a *round* reads it to its end. The listing may be older than a change that this proxy makes meanwhile,
+//! so a changed server is left to the next round: two of them are within a minute.
+//!
+//! That listing lacks the thresholds of destinations, and it leaves servers out, since the kernel finds each page by counting: one, if
+//! another before it goes meanwhile, and many, if another network namespace has servers. So each look also reads servers one by one,
+//! which costs more: a few of all, each within half an hour, and in turn with them those that the round before has left out. Looks
+//! become rarer, and shorter, where they would cost more than their part of a core; a long list of servers doesn't keep destinations
+//! from being read.
 
+use std::collections::VecDeque;
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
@@ -40,10 +44,10 @@ pub(crate) struct Pace {
 
 /// Interval of looks: a deleted server is back within two seconds.
 const INTERVAL: Duration = Duration::from_millis(1800);
-/// Looks of a round: less than half a minute.
+/// Looks that read a round's servers; another one finds the end of the listing. Both are within half a minute.
 const LOOKS_PER_ROUND: usize = 15;
-/// Looks within which each server is read by itself: half an hour.
-const LOOKS_ONE_BY_ONE: usize = 1000;
+/// Looks within which each server is read by itself: less than half an hour.
+const LOOKS_ONE_BY_ONE: usize = 900;
 /// The longest interval.
 const LONGEST: Duration = Duration::from_secs(60);
 /// The part of a core's time that looks at the list may take: one hundredth, as a dump of 18 ms would, which is one of many thousand
@@ -75,26 +79,37 @@ impl Looks {
         own.div_ceil(LOOKS_ONE_BY_ONE)
     }
 
-    /// This server was read one by one last.
-    pub(crate) fn reached(&mut self, last: ServerId) {
-        self.last = Some(last);
+    /// The next server to be read by itself: the next of these of all servers if it is their turn, otherwise the next that the round
+    /// before has left out; of the other kind if there is none.
+    pub(crate) fn next_one_by_one(
+        &mut self,
+        of_all: &mut VecDeque<ServerId>,
+        is_turn_of_all: bool,
+    ) -> Option<ServerId> {
+        if !is_turn_of_all && let Some(id) = self.left_out.pop() {
+            return Some(id);
+        }
+        let Some(id) = of_all.pop_front() else { return self.left_out.pop() };
+        self.last = Some(id);
+        Some(id)
+    }
+
+    /// True if servers that the round before has left out are still to be read.
+    pub(crate) fn has_left_out(&self) -> bool {
+        !self.left_out.is_empty()
     }
 
     /// The largest number of servers of the listing that one look reads; `own` is the number of ours.
     pub(crate) fn count(&self, own: usize) -> usize {
         let expected = self.last_listed.max(own);
-        // Other programs have more than in the round before: only the processor time bounds how far the look goes.
+        // The end of the listing comes now, or other programs have more servers than in the round before: only the processor time bounds
+        // how far the look goes.
         if self.listed >= expected { usize::MAX } else { expected.div_ceil(LOOKS_PER_ROUND) }
     }
 
     /// A look has read another server.
     pub(crate) fn listed(&mut self) {
         self.listed += 1;
-    }
-
-    /// The next server that the round before has left out.
-    pub(crate) fn next_left_out(&mut self) -> Option<ServerId> {
-        self.left_out.pop()
     }
 
     /// A look has reached the end of the listing, which has left out these servers; the last one is to be read first.
@@ -114,8 +129,8 @@ impl Looks {
     pub(crate) const BUDGET: Duration = Duration::from_micros(1200);
     /// The processor time after which one look reads no further server by itself.
     pub(crate) const BUDGET_ONE_BY_ONE: Duration = Duration::from_micros(600);
-    /// The number of listed servers between two readings of that time, each of which is a system call.
-    pub(crate) const BETWEEN_CLOCKS: usize = 16;
+    /// The number of servers and destinations of the listing between two readings of that time, each of which is a system call.
+    pub(crate) const LINES_BETWEEN_CLOCKS: usize = 128;
 }
 
 impl Default for Looks {

@@ -26,7 +26,6 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Family, IpNet};
-use ferry_kernel::clock::processor_time;
 use ferry_kernel::ipvs::{self, Command, Connections, Destination, Timeouts};
 use ferry_kernel::module;
 use ferry_model::Scheduler;
@@ -83,6 +82,10 @@ pub(crate) struct ServersKernel {
     schedulers: Schedulers,
     draining: Draining,
     looks: Looks,
+    /// servers that others have changed, until they are reported: also past a look that fails
+    changed: Vec<IpvsKey>,
+    /// the last look could not read the listing
+    listing_fails: bool,
     forwarding: Forwarding,
     generation: u32,
 }
@@ -128,6 +131,8 @@ impl ServersKernel {
             schedulers: Schedulers::new(options.scheduler, options.reports.clone()),
             draining: Draining::new(options.grace),
             looks: Looks::default(),
+            changed: Vec::new(),
+            listing_fails: false,
             forwarding: Forwarding::new(family, options.forwarding_reports.clone()),
             generation: 0,
             options,
@@ -359,24 +364,24 @@ impl Kernel<IpvsObject> for ServersKernel {
     }
 
     fn tend(&mut self, now: Instant) -> Result<Drift<IpvsKey>, CommitError> {
-        let mut changed = Vec::new();
         let (list_is_due, destinations_are_due) = (self.looks.list.begin(now), self.looks.destinations.begin(now));
         if list_is_due || destinations_are_due {
             self.forwarding.check(self.own.values().any(|own| own.has_endpoints));
         }
         if list_is_due {
             self.schedulers.tend(now);
-            let before = processor_time();
-            changed.extend(self.look_at_list()?);
-            self.looks.list.done(now, processor_time().saturating_sub(before));
+            let before = self.director.processor_time();
+            self.look_at_list()?;
+            self.looks.list.done(now, self.director.processor_time().saturating_sub(before));
         }
         if destinations_are_due {
-            let before = processor_time();
+            let before = self.director.processor_time();
             self.end_drained(now)?;
-            changed.extend(self.look_one_by_one()?);
-            changed.extend(self.look_at_listing()?);
-            self.looks.destinations.done(now, processor_time().saturating_sub(before));
+            self.look_one_by_one()?;
+            self.look_at_listing();
+            self.looks.destinations.done(now, self.director.processor_time().saturating_sub(before));
         }
+        let mut changed = std::mem::take(&mut self.changed);
         changed.sort_unstable();
         changed.dedup();
         let extent = (!changed.is_empty()).then_some(Extent::Keys(changed));

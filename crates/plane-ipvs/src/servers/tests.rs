@@ -38,6 +38,11 @@ struct State {
     listed: Option<ServerId>,
     /// servers that the listing leaves out
     unlisted: Vec<ServerId>,
+    /// the listing can't be read
+    listing_fails: bool,
+    /// the processor time so far, and that of reading one server
+    used: Duration,
+    cost: Duration,
 }
 
 /// IPVS in memory.
@@ -83,6 +88,7 @@ impl Director for Memory {
 
     fn destinations(&mut self, id: &ipvs::ServerId) -> Result<Vec<(Destination, Connections)>, ipvs::Error> {
         let mut state = self.state();
+        state.used = state.used + state.cost;
         if state.reads.pop_front() == Some(false) {
             return Err(error(EINTR));
         }
@@ -91,6 +97,9 @@ impl Director for Memory {
 
     fn next_listed(&mut self) -> Result<Option<ListedServer>, ipvs::Error> {
         let mut state = self.state();
+        if state.listing_fails {
+            return Err(error(EINTR));
+        }
         let from = state.listed.map_or(Bound::Unbounded, Bound::Excluded);
         let rest = state.servers.range((from, Bound::Unbounded));
         let next = rest.into_iter().find(|(id, _)| !state.unlisted.contains(id));
@@ -100,6 +109,10 @@ impl Director for Memory {
         let next = next.map(|(id, found)| (*id, found.destinations.iter().map(listed).collect()));
         state.listed = next.as_ref().map(|(id, _)| *id);
         Ok(next.map(|(id, destinations)| ListedServer { id: Some(kernel_id(id)), destinations }))
+    }
+
+    fn processor_time(&self) -> Duration {
+        self.state().used
     }
 
     fn commit(&mut self, commands: &[Command]) -> Result<Vec<Failure>, Lost> {
@@ -404,7 +417,8 @@ fn reported(kernel: &mut ServersKernel, within: Duration) -> BTreeSet<IpvsKey> {
 
 /// Asserts that looks find, within this time and wherever they are, what damages the destinations of each of some servers.
 fn assert_found(damage: impl Fn(&mut Vec<(Destination, Connections)>), within: Duration) {
-    for count in [1_u16, 33, 34, 1000] {
+    // More than are read one by one meanwhile.
+    for count in [100_u16, 1000] {
         let memory = Memory::default();
         let mut kernel = memory.kernel();
         kernel.commit(&creates((0..count).map(|number| server(node_port(30_000 + number), &[1])))).unwrap();
@@ -461,11 +475,55 @@ fn the_listing_of_a_round_says_nothing_of_a_server_that_changed_in_it() {
 fn servers_of_others_are_listed_and_left_alone() {
     let memory = Memory::default();
     let mut kernel = memory.kernel();
-    let others =
-        (0..500).map(|number| (node_port(20_000 + number), found(node_port(20_000 + number), Scheduler::Rr, &[9])));
+    let others = (20_000..20_500).map(node_port).map(|id| (id, found(id, Scheduler::Rr, &[9])));
     memory.state().servers.extend(others);
-    kernel.commit(&creates([server(node_port(30_000), &[1])])).unwrap();
+    kernel.commit(&creates((30_000..30_400).map(|port| server(node_port(port), &[1])))).unwrap();
     assert_eq!(reported(&mut kernel, ROUND), BTreeSet::new());
     memory.state().servers.values_mut().for_each(|found| found.destinations.clear());
-    assert_eq!(reported(&mut kernel, ROUND), BTreeSet::from([IpvsKey::Server(node_port(30_000))]));
+    let damaged: BTreeSet<_> = (30_000..30_400).map(|port| IpvsKey::Server(node_port(port))).collect();
+    assert_eq!(reported(&mut kernel, ROUND), damaged);
+}
+
+#[test]
+fn without_the_listing_servers_are_read_one_by_one() {
+    let memory = Memory::default();
+    let mut kernel = memory.kernel();
+    kernel.commit(&creates((30_000..30_400).map(|port| server(node_port(port), &[1])))).unwrap();
+    memory.state().listing_fails = true;
+    assert_eq!(reported(&mut kernel, ROUND), BTreeSet::new());
+    memory.state().servers.remove(&node_port(30_399));
+    memory.state().servers.values_mut().for_each(|found| found.destinations.clear());
+    let damaged: BTreeSet<_> = (30_000..30_400).map(|port| IpvsKey::Server(node_port(port))).collect();
+    assert_eq!(reported(&mut kernel, ROUND), damaged, "also the one that the list of servers lacks");
+}
+
+/// What a look reads by itself is limited by its processor time, which leaves time for both kinds.
+#[test]
+fn servers_that_the_listing_leaves_out_are_read_beside_all() {
+    let memory = Memory::default();
+    let mut kernel = memory.kernel();
+    kernel.commit(&creates((20_000..30_000).map(|port| server(node_port(port), &[1])))).unwrap();
+    memory.state().cost = Duration::from_micros(150);
+    let left_out: Vec<_> = (29_990..30_000).map(node_port).collect();
+    memory.state().unlisted.clone_from(&left_out);
+    assert_eq!(reported(&mut kernel, ROUND), BTreeSet::new());
+    for id in &left_out {
+        memory.state().servers.get_mut(id).unwrap().destinations.clear();
+    }
+    let damaged: BTreeSet<_> = left_out.into_iter().map(IpvsKey::Server).collect();
+    assert_eq!(reported(&mut kernel, ROUND), damaged);
+}
+
+#[test]
+fn what_a_look_has_found_is_reported_although_another_fails() {
+    let memory = Memory::default();
+    let mut kernel = memory.kernel();
+    kernel.commit(&creates((30_000..30_010).map(|port| server(node_port(port), &[1])))).unwrap();
+    let now = kernel.wake(Instant::now()).unwrap();
+    memory.state().servers.remove(&node_port(30_003));
+    memory.state().reads.push_back(false);
+    assert!(kernel.tend(now).is_err());
+    let next = kernel.wake(now).unwrap();
+    let gone = Extent::Keys(vec![IpvsKey::Server(node_port(30_003))]);
+    assert_eq!(kernel.tend(next).unwrap().by_others, Some(gone));
 }
