@@ -342,7 +342,7 @@ impl<'a> Start<'a> {
 }
 
 /// The configuration of a mode. It names the way, since without a name the proxy takes another one if this one fails. An endpoint that
-/// the machine doesn't let run for longer than the usual 250 ms would answer an association that has ended.
+/// gets no processor for more than the default of 250 ms would answer an association that has ended.
 fn config(mode: Mode) -> Config {
     let own = |way| {
         format!(

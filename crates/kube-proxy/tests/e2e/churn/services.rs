@@ -17,8 +17,9 @@ pub(crate) const ENDPOINTS: usize = PODS.len() * POD_PORTS.len();
 const LOCAL: Pool = Pool(0x00ff);
 /// First number of the markers' cluster IPs.
 const MARKERS: u16 = 0x2000;
-/// First port of markers: a marker's port is this plus the version of its service's manifest.
-const MARKER_PORTS: u16 = 10_000;
+/// First port of markers: a marker's port is this plus the version of its service's manifest. By way bind of mode userspace the proxy
+/// listens there, so none may be its own (10249, 10256), a node port, or one that the kernel gives to clients.
+const MARKER_PORTS: u16 = 20_000;
 
 /// A set of endpoints.
 #[derive(Clone, Copy, PartialEq, Eq)]
