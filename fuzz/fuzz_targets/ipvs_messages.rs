@@ -2,7 +2,8 @@
 #![no_main]
 
 use ferry_kernel::ipvs::{
-    Flags, Scheduler, decode_destination, decode_listed, decode_one_sided, decode_server, decode_statistics, decode_timeouts,
+    Flags, Scheduler, decode_destination, decode_listed, decode_one_sided, decode_server, decode_statistics,
+    decode_timeouts,
 };
 use ferry_kernel::netlink::Messages;
 use libfuzzer_sys::fuzz_target;
