@@ -23,7 +23,7 @@ use crate::iptables;
 use crate::lab::{NODE_NAME, Place};
 use crate::mode::Mode;
 use crate::probe::Client;
-use crate::proxy::Proxy;
+use crate::proxy::{IPVS, Proxy};
 use crate::stage::within;
 
 /// The machines with a proxy in one mode.
@@ -144,6 +144,11 @@ impl<'a> Corpus<'a> {
         if !found.faults.is_empty() {
             let explained = explain(&settings, &addresses.local(), &store, &self.mode.profile);
             let mut text = complaint(&format!("{name}, mode {}", self.mode.name), &found.faults, &explained);
+            if self.mode.name == IPVS {
+                text += "  virtual servers afterwards:\n";
+                let listed = self.terrain.host(Place::Node).sh("ipvsadm", &["-L", "-n"]);
+                text.extend(listed.lines().map(|line| format!("    {line}\n")));
+            }
             text += "  the end of the proxy's log:\n";
             text.extend(self.log().into_iter().map(|line| format!("    {line}\n")));
             findings.faults.push(text);
