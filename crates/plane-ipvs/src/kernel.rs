@@ -11,7 +11,7 @@ use crate::base::Pings;
 use crate::device::DeviceKernel;
 use crate::element::IpvsTable;
 use crate::object::IpvsObject;
-use crate::servers::{ServerOptions, ServersKernel};
+use crate::servers::{ServerOptions, ServersKernel, ServersLock};
 use crate::watch::DeviceWatch;
 
 /// Engines of one process commit to their tables one after another.
@@ -20,11 +20,13 @@ pub type IpvsCommitLock = TableCommitLock<IpvsTable, IpvsObject>;
 /// The kernel half of one family.
 pub type IpvsKernel = Layered<IpvsObject>;
 
-/// What the engines of a process share: the lock of their commits, and the monitor of the device.
+/// What the engines of a process share: the locks of their commits, and the monitor of the device.
 #[derive(Clone, Debug, Default)]
 pub struct Shared {
     /// serialises the commits to the tables
     pub commit_lock: IpvsCommitLock,
+    /// keeps lists of servers complete
+    pub servers_lock: ServersLock,
     /// detects foreign changes of the device
     pub device: DeviceWatch,
 }
@@ -47,7 +49,7 @@ pub struct Options {
 /// opening the sockets.
 pub(crate) fn open(family: Family, shared: &Shared, options: Options) -> io::Result<IpvsKernel> {
     let table = TableLayer::<IpvsTable, IpvsObject>::open(family, (), shared.commit_lock.clone())?;
-    let servers = ServersKernel::open(family, options.servers, options.strict_arp)?;
+    let servers = ServersKernel::open(family, shared.servers_lock.clone(), options.servers, options.strict_arp)?;
     let device = DeviceKernel::open(family, shared.device.clone())?;
     Ok(Layered::new(vec![Box::new(table), Box::new(servers), Box::new(device)]))
 }

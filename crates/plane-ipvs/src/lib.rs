@@ -62,7 +62,7 @@ pub use ferry_ruleset::watch::listener;
 pub use kernel::{IpvsCommitLock, IpvsKernel, Options, Shared};
 pub use object::{IpvsKey, IpvsObject};
 pub use server::{ServerId, VirtualServer};
-pub use servers::{ForwardingReports, SchedulerReports, ServerOptions};
+pub use servers::{ForwardingReports, SchedulerReports, ServerOptions, ServersLock};
 pub use watch::DeviceWatch;
 
 /// The engine of this mode.

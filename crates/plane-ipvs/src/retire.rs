@@ -14,6 +14,7 @@ use ferry_plane::Served;
 
 use crate::names::DEVICE;
 use crate::server::ServerId;
+use crate::servers::completely;
 use crate::servers::convert::{id_of, kernel_id};
 use crate::servers::ledger::{self, Ledger};
 
@@ -139,8 +140,13 @@ fn servers(family: Family, excluded: &[IpNet], before: &[Served]) -> io::Result<
         Err(error) => return Err(of_ipvs(error)),
         Ok(socket) => socket,
     };
-    let mut servers = Vec::new();
-    socket.dump_servers(Some(family), &mut |server| servers.push(server)).map_err(of_ipvs)?;
+    // The other family's are deleted at the same time.
+    let servers = completely(|| {
+        let mut servers = Vec::new();
+        socket.dump_servers(Some(family), &mut |server| servers.push(server))?;
+        Ok(servers)
+    })
+    .map_err(of_ipvs)?;
     let own = ledger.own(&servers, |id| {
         let mut found = Vec::new();
         socket.dump_destinations(&kernel_id(id), &mut |to, _| found.push(to)).map_err(of_ipvs)?;

@@ -1,6 +1,8 @@
 //! The requests to IPVS that virtual servers need: of the kernel, or of a stand-in in tests.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use ferry_api::object::Family;
@@ -11,8 +13,12 @@ use ferry_kernel::ipvs::{
 
 /// IPVS of one network namespace.
 pub(super) trait Director: fmt::Debug + Send {
-    /// All servers of a family.
+    /// The servers of a family. The kernel leaves some out if others are deleted meanwhile, and lists some twice.
     fn servers(&mut self, family: Family) -> Result<Vec<Server>, Error>;
+    /// The same while no engine of this process changes any.
+    fn settled_servers(&mut self, family: Family) -> Result<Vec<Server>, Error> {
+        self.servers(family)
+    }
     /// One server.
     fn server(&mut self, id: &ipvs::ServerId) -> Result<Option<Server>, Error>;
     /// The destinations of a server; none if there is no such server.
@@ -28,18 +34,36 @@ pub(super) trait Director: fmt::Debug + Send {
     fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), Error>;
 }
 
+/// Lists servers until a list has nothing new: one from which the kernel has left some out, since others were deleted meanwhile, is
+/// completed by the next.
+pub(crate) fn completely(mut list: impl FnMut() -> Result<Vec<Server>, Error>) -> Result<Vec<Server>, Error> {
+    let mut all: BTreeMap<ipvs::ServerId, Server> = BTreeMap::new();
+    loop {
+        let before = all.len();
+        all.extend(list()?.into_iter().map(|server| (server.id, server)));
+        if all.len() == before {
+            return Ok(all.into_values().collect());
+        }
+    }
+}
+
+/// Serialises the changes of servers by the engines of a process, and the lists of servers that have to be complete.
+#[derive(Clone, Debug, Default)]
+pub struct ServersLock(Arc<RwLock<()>>);
+
 /// The kernel's.
 #[derive(Debug)]
 pub(super) struct KernelDirector {
     socket: ipvs::Socket,
+    lock: ServersLock,
     /// the listing that is being read
     listing: Option<Listing>,
 }
 
 impl KernelDirector {
     /// Opens the socket, in the network namespace of this thread.
-    pub(super) fn open() -> Result<Self, Error> {
-        Ok(Self { socket: ipvs::Socket::open()?, listing: None })
+    pub(super) fn open(lock: ServersLock) -> Result<Self, Error> {
+        Ok(Self { socket: ipvs::Socket::open()?, lock, listing: None })
     }
 }
 
@@ -48,6 +72,12 @@ impl Director for KernelDirector {
         let mut servers = Vec::new();
         self.socket.dump_servers(Some(family), &mut |server| servers.push(server))?;
         Ok(servers)
+    }
+
+    fn settled_servers(&mut self, family: Family) -> Result<Vec<Server>, Error> {
+        let ServersLock(lock) = self.lock.clone();
+        let _settled = lock.read().unwrap_or_else(PoisonError::into_inner);
+        self.servers(family)
     }
 
     fn server(&mut self, id: &ipvs::ServerId) -> Result<Option<Server>, Error> {
@@ -77,6 +107,8 @@ impl Director for KernelDirector {
     }
 
     fn commit(&mut self, commands: &[Command]) -> Result<Vec<Failure>, Lost> {
+        let ServersLock(lock) = &self.lock;
+        let _changing = lock.write().unwrap_or_else(PoisonError::into_inner);
         self.socket.commit(commands)
     }
 

@@ -37,6 +37,8 @@ use crate::object::{IpvsKey, IpvsObject};
 use crate::server::{ServerId, Settings, VirtualServer};
 use crate::setup;
 use convert::{id_of, kernel_id, settings_of, virtual_server};
+pub use director::ServersLock;
+pub(crate) use director::completely;
 use director::{Director, KernelDirector};
 use drain::Draining;
 use forwarding::Forwarding;
@@ -115,8 +117,13 @@ impl ServersKernel {
     ///
     /// # Errors
     /// [`io::ErrorKind::Unsupported`], with an advice, if the kernel lacks IPVS; the system's error.
-    pub(crate) fn open(family: Family, options: ServerOptions, strict_arp: bool) -> io::Result<Self> {
-        let director = KernelDirector::open().map_err(explained)?;
+    pub(crate) fn open(
+        family: Family,
+        lock: ServersLock,
+        options: ServerOptions,
+        strict_arp: bool,
+    ) -> io::Result<Self> {
+        let director = KernelDirector::open(lock).map_err(explained)?;
         Ok(Self::over(Box::new(director), family, options, strict_arp))
     }
 
@@ -197,6 +204,11 @@ impl ServersKernel {
         self.director.servers(self.family).map_err(of_ipvs)
     }
 
+    /// The same, complete. One that is left out would count as another program's from then on, since it can't be created.
+    fn list_completely(&mut self) -> Result<Vec<ipvs::Server>, CommitError> {
+        completely(|| self.director.settled_servers(self.family)).map_err(of_ipvs)
+    }
+
     /// Notes an own server as it was found.
     fn read(&mut self, id: ServerId, found: &Found, now: Instant) -> IpvsObject {
         self.draining.found(id, &found.destinations, now);
@@ -250,7 +262,7 @@ impl ServersKernel {
     fn read_all(&mut self) -> Result<Vec<IpvsObject>, CommitError> {
         let now = Instant::now();
         self.schedulers.look_again();
-        let listed = self.list()?;
+        let listed = self.list_completely()?;
         let adopted = if self.adopted { HashSet::new() } else { self.adopt(&listed)? };
         let mut gone: HashSet<ServerId> = self.own.keys().chain(self.unconfirmed.keys()).copied().collect();
         let mut objects = Vec::new();

@@ -38,6 +38,8 @@ struct State {
     listed: Option<ServerId>,
     /// servers that the listing leaves out
     unlisted: Vec<ServerId>,
+    /// servers that the next list leaves out
+    undumped: Vec<ServerId>,
     /// the listing can't be read
     listing_fails: bool,
     /// the processor time so far, and that of reading one server
@@ -79,7 +81,10 @@ fn error(number: i32) -> ipvs::Error {
 
 impl Director for Memory {
     fn servers(&mut self, _: Family) -> Result<Vec<ipvs::Server>, ipvs::Error> {
-        Ok(self.state().servers.values().map(|found| found.server).collect())
+        let mut state = self.state();
+        let undumped = std::mem::take(&mut state.undumped);
+        let dumped = state.servers.iter().filter(|(id, _)| !undumped.contains(id));
+        Ok(dumped.map(|(_, found)| found.server).collect())
     }
 
     fn server(&mut self, id: &ipvs::ServerId) -> Result<Option<ipvs::Server>, ipvs::Error> {
@@ -526,4 +531,15 @@ fn what_a_look_has_found_is_reported_although_another_fails() {
     let next = kernel.wake(now).unwrap();
     let gone = Extent::Keys(vec![IpvsKey::Server(node_port(30_003))]);
     assert_eq!(kernel.tend(next).unwrap().by_others, Some(gone));
+}
+
+/// The kernel leaves a server out of a list if another one is deleted meanwhile.
+#[test]
+fn a_server_that_one_list_leaves_out_stays_ours() {
+    let memory = Memory::default();
+    let mut kernel = memory.kernel();
+    kernel.commit(&creates((30_000..30_010).map(|port| server(node_port(port), &[1])))).unwrap();
+    memory.state().undumped.push(node_port(30_003));
+    assert_eq!(kernel.read_back(&Extent::All).unwrap().len(), 10);
+    assert_eq!(reported(&mut kernel, ROUND), BTreeSet::new());
 }
