@@ -20,7 +20,7 @@ pub type IpvsCommitLock = TableCommitLock<IpvsTable, IpvsObject>;
 /// The kernel half of one family.
 pub type IpvsKernel = Layered<IpvsObject>;
 
-/// What the engines of a process share: the locks of their commits, and the monitor of the device.
+/// State that the engines of a process share: the locks of their commits, and the monitor of the device.
 #[derive(Clone, Debug, Default)]
 pub struct Shared {
     /// serialises the commits to the tables

@@ -12,7 +12,7 @@ use super::server::{Protocol, ServerId};
 /// A virtual server as the file lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedServer {
-    /// What identifies the server; `None` of one that serves a firewall mark, or whose line is of no known form.
+    /// The server's identity; `None` of one that serves a firewall mark, or whose line is of no known form.
     pub id: Option<ServerId>,
     /// Its destinations, the last added one first. The file tells neither their thresholds nor the clients that session affinity sends
     /// to them: those are zeros.

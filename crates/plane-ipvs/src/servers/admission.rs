@@ -96,7 +96,7 @@ fn existing(
     created: &[(usize, ServerId, &VirtualServer)],
 ) -> Result<HashSet<ServerId>, CommitError> {
     if created.len() > SINGLE_READS {
-        let listed = kernel.list()?;
+        let listed = kernel.list_completely()?;
         return Ok(listed.into_iter().map(|server| id_of(server.id)).collect());
     }
     let mut existing = HashSet::new();

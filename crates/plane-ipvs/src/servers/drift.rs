@@ -58,7 +58,7 @@ impl ServersKernel {
             Ok(()) => self.listing_fails = false,
             Err(error) => {
                 if !std::mem::replace(&mut self.listing_fails, true) {
-                    tracing::warn!(err = %error, family = %self.family, "Cannot read /proc/net/ip_vs, reading the endpoints of each virtual server instead");
+                    tracing::warn!(err = %error, family = %self.family, "Cannot read /proc/net/ip_vs: drift of endpoints is found later, server by server; make /proc readable for the proxy");
                 }
                 if !self.looks.has_left_out() {
                     self.end_round();

@@ -502,7 +502,7 @@ fn without_the_listing_servers_are_read_one_by_one() {
     assert_eq!(reported(&mut kernel, ROUND), damaged, "also the one that the list of servers lacks");
 }
 
-/// What a look reads by itself is limited by its processor time, which leaves time for both kinds.
+/// The processor time of a look limits the servers that it reads one by one; both kinds get a part of it.
 #[test]
 fn servers_that_the_listing_leaves_out_are_read_beside_all() {
     let memory = Memory::default();

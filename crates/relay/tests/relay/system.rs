@@ -70,7 +70,7 @@ mod linux {
 
     /// Gives loopback one more address of IPv6. Of IPv4 it has a whole network.
     pub(crate) fn add_address(address: &str) {
-        // Without the last word nothing could be bound to it until the kernel has decided that nobody else has it.
+        // Without `nodad` the kernel first looks for a duplicate of the address, and refuses to bind it until then.
         run("ip", &["address", "add", address, "dev", "lo", "nodad"]);
     }
 

@@ -312,7 +312,7 @@ fn make_others(node: &Host) {
     }
 }
 
-/// What another program has: its virtual servers, its address, its tables.
+/// The virtual servers, the address and the tables of another program.
 fn others(node: &Host) -> (Vec<Server>, String, Vec<String>) {
     let is_theirs = |server: &Server| SERVERS_OF_OTHERS.iter().any(|at| server.name == format!("TCP {at}"));
     let tables =

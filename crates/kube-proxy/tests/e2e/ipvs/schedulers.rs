@@ -103,7 +103,8 @@ fn active(node: &Host, to: SocketAddr) -> [u32; 3] {
     })
 }
 
-/// Opens connections one after another, each once IPVS counts the one before as established: the client knows it earlier.
+/// Opens connections one after another, each once IPVS counts the one before as established, which is later than the client's `connect`
+/// returns.
 fn hold(lab: &Lab, to: SocketAddr, connections: u32) -> Vec<Held> {
     let count = || active(lab.host(Place::Node), to).iter().sum::<u32>();
     let before = count();
