@@ -31,7 +31,7 @@ pub fn one_sided(each: &mut dyn FnMut(ServerId)) -> io::Result<()> {
 /// The server of a connection that [`one_sided`] reads, from its line; `None` of the heading and of all others.
 pub fn decode_one_sided(line: &str) -> Option<ServerId> {
     let mut fields = line.split_ascii_whitespace();
-    if fields.next()? != "TCP" {
+    if fields.next()? != Protocol::Tcp.name() {
         return None;
     }
     // behind the client's address and port, and before the destination's

@@ -96,7 +96,7 @@ pub fn decode_listed(line: &str) -> Option<ListedLine> {
     let protocol = match fields.next()? {
         "->" => return decode_destination(fields),
         "FWM" => return Some(ListedLine::Server(None)),
-        name => Protocol::ALL.into_iter().find(|protocol| protocol.to_string() == name)?,
+        name => Protocol::ALL.into_iter().find(|protocol| protocol.name() == name)?,
     };
     let at = socket_address(fields.next()?)?;
     Some(ListedLine::Server(Some(ServerId { address: at.ip(), port: at.port(), protocol })))

@@ -101,6 +101,15 @@ impl Protocol {
         self as u8
     }
 
+    /// The name, as `ipvsadm` and `/proc/net/ip_vs` show it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+
     /// The protocol of this number; `None` for all others.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|protocol| protocol.number() == number)
@@ -109,11 +118,7 @@ impl Protocol {
 
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-            Self::Sctp => "SCTP",
-        })
+        f.write_str(self.name())
     }
 }
 

@@ -36,10 +36,10 @@ impl ServersKernel {
         let (before, count) = (self.director.processor_time(), Looks::count_one_by_one(self.own.len()));
         // From the end of the list on to its beginning: no look is without a server.
         let round = self.own.range(self.looks.rest()).chain(&self.own);
-        let mut of_all: VecDeque<ServerId> = round.take(count).map(|(id, _)| *id).collect();
-        let mut is_turn_of_all = true;
-        while let Some(id) = self.looks.next_one_by_one(&mut of_all, is_turn_of_all) {
-            is_turn_of_all = !is_turn_of_all;
+        let mut rotation: VecDeque<ServerId> = round.take(count).map(|(id, _)| *id).collect();
+        let mut is_rotations_turn = true;
+        while let Some(id) = self.looks.next_one_by_one(&mut rotation, is_rotations_turn) {
+            is_rotations_turn = !is_rotations_turn;
             let destinations = self.destinations(id)?;
             if self.differs(id, &destinations) {
                 self.changed.push(IpvsKey::Server(id));
@@ -78,7 +78,7 @@ impl ServersKernel {
             self.looks.listed();
             let id = listed.id.map(id_of);
             // The listing may be older than the last change of this round.
-            let differs = |id: &ServerId| self.differs(*id, &listed.destinations) && !self.was_left_now(*id);
+            let differs = |id: &ServerId| self.differs(*id, &listed.destinations) && !self.is_changed_in_round(*id);
             if let Some(id) = id.filter(differs) {
                 self.changed.push(IpvsKey::Server(id));
             }
@@ -97,21 +97,21 @@ impl ServersKernel {
     fn differs(&mut self, id: ServerId, destinations: &[(Destination, Connections)]) -> bool {
         let round = self.looks.round();
         let Some(own) = self.own.get_mut(&id) else { return false };
-        own.found = round;
+        own.found_in = round;
         let found = virtual_server(Settings { altered: false, ..own.settings }, destinations);
         digest(&found) != own.endpoints || found.settings.altered
     }
 
     /// True if this process has changed the server in this round.
-    fn was_left_now(&self, id: ServerId) -> bool {
-        self.own.get(&id).is_some_and(|own| own.left == self.looks.round())
+    fn is_changed_in_round(&self, id: ServerId) -> bool {
+        self.own.get(&id).is_some_and(|own| own.changed_in == self.looks.round())
     }
 
     /// Begins another round of looks at destinations. The servers that this one has left out are to be read one by one, those first that
     /// were not found for the longest time.
     fn end_round(&mut self) {
         let round = self.looks.round();
-        let age = |own: &Own| round.wrapping_sub(own.found);
+        let age = |own: &Own| round.wrapping_sub(own.found_in);
         let mut left_out: Vec<_> =
             self.own.iter().map(|(id, own)| (age(own), *id)).filter(|(age, _)| *age > 0).collect();
         left_out.sort_unstable();

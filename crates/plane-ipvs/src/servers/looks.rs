@@ -79,17 +79,17 @@ impl Looks {
         own.div_ceil(LOOKS_ONE_BY_ONE)
     }
 
-    /// The next server to be read by itself: the next of these of all servers if it is their turn, otherwise the next that the round
-    /// before has left out; of the other kind if there is none.
+    /// The next server to be read by itself: of the rotation over all servers if it is its turn, otherwise of those that the round before has
+    /// left out; of the other kind if there is none.
     pub(crate) fn next_one_by_one(
         &mut self,
-        of_all: &mut VecDeque<ServerId>,
-        is_turn_of_all: bool,
+        rotation: &mut VecDeque<ServerId>,
+        is_rotations_turn: bool,
     ) -> Option<ServerId> {
-        if !is_turn_of_all && let Some(id) = self.left_out.pop() {
+        if !is_rotations_turn && let Some(id) = self.left_out.pop() {
             return Some(id);
         }
-        let Some(id) = of_all.pop_front() else { return self.left_out.pop() };
+        let Some(id) = rotation.pop_front() else { return self.left_out.pop() };
         self.last = Some(id);
         Some(id)
     }

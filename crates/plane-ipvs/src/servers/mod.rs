@@ -101,10 +101,10 @@ struct Own {
     has_endpoints: bool,
     /// the look at the list of servers that found it last
     seen: u32,
-    /// the round of looks at destinations in which it was left so
-    left: u32,
+    /// the round of looks at destinations in which this process changed it last
+    changed_in: u32,
     /// the round of looks at destinations that found it last
-    found: u32,
+    found_in: u32,
 }
 
 /// The address and port of the server that probes a scheduler, of a range for documentation: as upstream's proxy does.
@@ -239,8 +239,8 @@ impl ServersKernel {
             endpoints: digest(server),
             has_endpoints: !server.endpoints.is_empty(),
             seen: self.generation,
-            left: self.looks.round(),
-            found: self.looks.round(),
+            changed_in: self.looks.round(),
+            found_in: self.looks.round(),
         };
         self.own.insert(id, own);
     }
