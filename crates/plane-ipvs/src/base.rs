@@ -3,8 +3,9 @@
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::nft::{BaseHook, ChainKind, FibAddress, Hook};
 use ferry_model::{Context, LocalDetector};
+use ferry_ruleset::read::Owner;
 use ferry_ruleset::rules::{Field, NODE_PORT, RuleWriter, VIP};
-use ferry_ruleset::table::{ChainName, Owner, SetName, TableObject};
+use ferry_ruleset::table::{ChainName, SetName, TableObject};
 use ferry_ruleset::{Rule, Rules};
 
 use crate::element::{ElementKey, Value};

@@ -148,11 +148,12 @@ mod tests {
     use ferry_api::object::{ObjectName, Protocol};
     use ferry_kernel::netns::Namespace;
     use ferry_plane::Batch;
+    use ferry_ruleset::read::Owner;
 
     use super::*;
     use crate::ahead::Ahead;
     use crate::encode::{ChainRelease, Encoded};
-    use crate::object::{Table, Value};
+    use crate::object::Value;
 
     const FAMILY: Family = Family::V4;
     const SCOPE: Scope = Scope::Local;
@@ -199,7 +200,7 @@ mod tests {
         let run = || {
             let mut socket = Socket::open().unwrap();
             let sets = [SetName::Affinity(port_id(), SCOPE), SetName::Members(port_id(), SCOPE)].map(NftObject::Set);
-            let objects = [NftObject::Table(Table::Ours)].into_iter().chain(sets).chain([member(1), member(2)]);
+            let objects = [NftObject::Table(Owner::Ours)].into_iter().chain(sets).chain([member(1), member(2)]);
             commit(&mut socket, objects.collect(), Vec::new());
             record(&mut socket, &[1, 2, 3]);
             test(&mut socket);
@@ -260,7 +261,7 @@ mod tests {
             maps.suspect_all(&found);
             maps.purge(socket, &commit_lock, FAMILY, now);
             assert_eq!(clients(socket), [1, 2]);
-            commit(socket, Vec::new(), vec![NftObject::Table(Table::Ours)]);
+            commit(socket, Vec::new(), vec![NftObject::Table(Owner::Ours)]);
             maps.purge(socket, &commit_lock, FAMILY, now + AGAIN);
             assert!(maps.0.is_empty(), "{maps:?}");
         });

@@ -13,10 +13,11 @@ use std::collections::HashSet;
 use ferry_kernel::nft;
 use ferry_model::Scope;
 use ferry_plane::Batch;
+use ferry_ruleset::read::Owner;
 use ferry_ruleset::sources::SourcesId;
 
 use crate::names::{PortId, SetName};
-use crate::object::{ElementKey, NftObject, Table};
+use crate::object::{ElementKey, NftObject};
 
 /// Operations that were committed ahead of the transaction and are left out of it, and the affinity entries that it must delete.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +44,7 @@ pub(crate) fn members(batch: &Batch<NftObject>) -> (Vec<NftObject>, HashSet<(Por
     let mut going = HashSet::new();
     for object in batch.delete.iter().chain(&batch.replace) {
         match object {
-            NftObject::Table(Table::Ours | Table::Foreign) => return (Vec::new(), HashSet::new()),
+            NftObject::Table(Owner::Ours | Owner::Foreign) => return (Vec::new(), HashSet::new()),
             NftObject::Set(SetName::Affinity(id, scope)) => drop(going.insert((*id, *scope))),
             NftObject::Set(_) | NftObject::Ranges(..) | NftObject::Chain(..) | NftObject::Element(..) => {}
         }
@@ -117,7 +118,7 @@ mod tests {
     #[test]
     fn nothing_is_made_ahead_of_a_table_that_comes_or_goes() {
         let set = [sources("10.0.0.0/8")];
-        for table in [Table::Ours, Table::Foreign].map(NftObject::Table) {
+        for table in [Owner::Ours, Owner::Foreign].map(NftObject::Table) {
             let table = std::slice::from_ref(&table);
             assert_eq!(ranges(&batch(&[table, &set].concat(), &[], &[])), []);
             assert_eq!(ranges(&batch(&set, table, &[])), []);
@@ -150,7 +151,7 @@ mod tests {
     #[test]
     fn endpoints_go_with_their_table() {
         let member = [member("web", Scope::Cluster, 1)];
-        for table in [Table::Ours, Table::Foreign].map(NftObject::Table) {
+        for table in [Owner::Ours, Owner::Foreign].map(NftObject::Table) {
             let table = std::slice::from_ref(&table);
             assert_eq!(members(&batch(&[], table, &member)).0, []);
             assert_eq!(members(&batch(&[], &[], &[table, &member].concat())).0, []);

@@ -3,11 +3,13 @@
 use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_kernel::nft::{self, BaseHook, ChainKind, FibAddress, Hook};
 use ferry_model::{BaseState, Context, NodePortAddresses};
+use ferry_ruleset::read::Owner;
 use ferry_ruleset::rules::{Field, NODE_PORT, RuleWriter, VIP};
+use ferry_ruleset::serves::node_port_rule;
 use ferry_ruleset::{Rule, Rules};
 
 use crate::names::{ChainName, FixedChain, FixedSet, SetName};
-use crate::object::{ElementKey, NftObject, Table, Value};
+use crate::object::{ElementKey, NftObject, Value};
 
 impl FixedChain {
     /// Hook and priority of a base chain. A nat chain sees only the first packet of a connection, and not if an earlier chain
@@ -46,7 +48,7 @@ impl ChainName {
 
 /// The objects of the base.
 pub(crate) fn compile(family: Family, context: &Context, base: &BaseState, out: &mut Vec<NftObject>) {
-    out.push(NftObject::Table(Table::Ours));
+    out.push(NftObject::Table(Owner::Ours));
     out.extend(FixedSet::ALL.iter().map(|set| NftObject::Set(SetName::Fixed(*set))));
     for chain in FixedChain::ALL {
         let recording = matches!(chain, FixedChain::Record | FixedChain::NatInput);
@@ -68,7 +70,9 @@ fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState)
     match chain {
         FixedChain::Reject => vec![rule().protocol(Protocol::Tcp).reset(), rule().reject()],
         FixedChain::Services => {
-            vec![rule().verdict_map(VIP, FixedSet::ServiceIps), node_port_rule(family, &base.node_ports)]
+            let addresses = &base.node_ports;
+            let node_ports = node_port_rule(family, addresses, FixedSet::NodePortIps, FixedSet::ServiceNodePorts);
+            vec![rule().verdict_map(VIP, FixedSet::ServiceIps), node_ports]
         }
         FixedChain::ExternalLocal => local_policy(family, context, VIP, FixedSet::ClusterPolicyIps, FixedSet::LocalIps),
         FixedChain::NodePortLocal => {
@@ -95,22 +99,6 @@ fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState)
         FixedChain::NatInput => vec![rule().translated().jump(fixed(FixedChain::Record))],
         FixedChain::NatPostrouting => postrouting(family, context, base),
     }
-}
-
-/// The rule that looks up node ports, on the addresses that serve them.
-fn node_port_rule(family: Family, addresses: &NodePortAddresses) -> Rule {
-    let serves = match addresses {
-        NodePortAddresses::All => {
-            RuleWriter::new(family).address_is_local(FibAddress::Destination, true).destination_not_loopback()
-        }
-        NodePortAddresses::Only(_) => RuleWriter::new(family).in_set(&[Field::Destination], FixedSet::NodePortIps),
-    };
-    serves.verdict_map(NODE_PORT, FixedSet::ServiceNodePorts)
-}
-
-/// True if these rules of the chain `services` match node ports on every local address.
-pub(crate) fn finds_node_ports_everywhere(rules: &Rules) -> bool {
-    Family::ALL.iter().any(|family| rules.0.contains(&node_port_rule(*family, &NodePortAddresses::All)))
 }
 
 /// Rules for an external frontend with policy Local: pods of this node and the node itself use all endpoints, others the Local
@@ -151,6 +139,7 @@ fn postrouting(family: Family, context: &Context, base: &BaseState) -> Vec<Rule>
 mod tests {
     use ferry_conformance::states;
     use ferry_model::LocalDetector;
+    use ferry_ruleset::serves::finds_node_ports_everywhere;
 
     use super::*;
 
@@ -219,7 +208,11 @@ mod tests {
         for (base, everywhere) in [(&all, true), (&only, false)] {
             for family in Family::ALL {
                 let services = Rules(rules(FixedChain::Services, family, &context(None), base).into());
-                assert_eq!(finds_node_ports_everywhere(&services), everywhere, "{family:?}");
+                assert_eq!(
+                    finds_node_ports_everywhere(&services, FixedSet::ServiceNodePorts),
+                    everywhere,
+                    "{family:?}"
+                );
             }
         }
     }

@@ -11,11 +11,12 @@ use ferry_plane::{Batch, Op};
 use ferry_ruleset::encode::{fill_chain, fill_set};
 use ferry_ruleset::fields::endpoint_bytes;
 use ferry_ruleset::marks::Marks;
+use ferry_ruleset::read::Owner;
 
 use crate::ahead::Ahead;
 use crate::layout;
 use crate::names::{SetName, TABLE, TABLE_COMMENT};
-use crate::object::{ElementKey, NftObject, Table, Value};
+use crate::object::{ElementKey, NftObject, Value};
 use crate::wire::key_bytes;
 
 /// The transaction, with the position of each operation.
@@ -88,14 +89,14 @@ impl Encoded {
         let lists = [(Op::Replace, &objects.replace), (Op::Create, &objects.create)];
         for (op, list) in lists {
             self.each(op, list, |batch, object| match object {
-                NftObject::Table(Table::Ours) => batch.add_table(Some(TABLE_COMMENT)),
+                NftObject::Table(Owner::Ours) => batch.add_table(Some(TABLE_COMMENT)),
                 NftObject::Set(name) => batch.add_set(&layout::shape(*name, family)),
                 NftObject::Ranges(id, _) if ahead.made.contains(id) => {}
                 NftObject::Ranges(id, ranges) => {
                     fill_set(batch, &layout::shape(SetName::Sources(*id), family), ranges);
                 }
                 NftObject::Chain(name, _) if op == Op::Create => batch.add_chain(&name.chain()),
-                NftObject::Chain(..) | NftObject::Element(..) | NftObject::Table(Table::Foreign) => {}
+                NftObject::Chain(..) | NftObject::Element(..) | NftObject::Table(Owner::Foreign) => {}
             });
         }
         // After all chains exist, since rules refer to other chains.
@@ -273,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_table_takes_everything_with_it() {
-        let table = || NftObject::Table(Table::Ours);
+        let table = || NftObject::Table(Owner::Ours);
         let objects = Batch { delete: vec![slot(1), chain(2), pool(), table()], ..Batch::default() };
         assert_eq!(order(&objects, ChainRelease::Now, &Ahead::default()), (vec![(Op::Delete, 3)], 1));
         let objects = Batch { create: vec![pool()], replace: vec![table()], delete: vec![] };

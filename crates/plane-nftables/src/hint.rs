@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use ferry_api::object::Protocol;
 use ferry_model::{FrontendAddr, FrontendKind, PortState, Scope, ServiceState, SourceRanges};
 use ferry_plane::Unit;
-use ferry_ruleset::sources::Ranges;
 use ferry_ruleset::sources::SourcesId;
 
 use crate::names::{ChainName, Pick, PortId, SetName};
@@ -79,10 +78,7 @@ pub(crate) fn may_want(unit: &Unit, asked: &dyn Fn(&Hint) -> bool) -> bool {
 fn of_port(service: &ServiceState, port: &PortState, asked: &dyn Fn(&Hint) -> bool) -> bool {
     let has_names = port.affinity.is_some() || is_pooled(port);
     let own = || asked(&Hint::Port(PortId::new(&service.name, port.protocol, &port.name)));
-    let sources = |ranges: &SourceRanges| match ranges {
-        SourceRanges::Any => false,
-        SourceRanges::Only(networks) => asked(&Hint::Sources(Ranges::new(networks).id())),
-    };
+    let sources = |ranges: &SourceRanges| SourcesId::of(ranges).is_some_and(|id| asked(&Hint::Sources(id)));
     let is_cluster_ip = |at| matches!(at, FrontendAddr::Vip(vip, _) if asked(&Hint::ClusterIp(vip)));
     has_names && asked(&Hint::OwnNames) && own()
         || port.frontends.iter().any(|frontend| {

@@ -10,15 +10,16 @@ use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::nft::{self, Socket};
 use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Served};
 use ferry_ruleset::failure::{of_io, verdict};
+use ferry_ruleset::read::Owner;
 use ferry_ruleset::watch::QUIET_ELEMENTS;
 
 use crate::affinity::{self, PURGES, SuspectMaps, TRIES};
 use crate::ahead::{self, Ahead};
 use crate::encode::{ChainRelease, Encoded};
 use crate::names::TABLE;
-use crate::object::{NftKey, NftObject, Table};
+use crate::object::{NftKey, NftObject};
 use crate::probe;
-use crate::read::{Found, Reader, TableOwner};
+use crate::read::{Found, Reader};
 use crate::retired::Retired;
 use crate::serves;
 use crate::watch::NftablesCommitLock;
@@ -196,8 +197,7 @@ impl Kernel<NftObject> for NftablesKernel {
             return Ok(());
         }
         self.commit_lock.take().join(&self.socket).map_err(of_io)?;
-        let mut reader = Reader { socket: &mut self.socket, family: self.family };
-        if !matches!(reader.table_owner().map_err(of_io)?, TableOwner::Ours) {
+        if Reader::new(&mut self.socket, self.family).owner().map_err(of_io)? != Some(Owner::Ours) {
             probe::probe(&mut self.socket, self.family)?;
         }
         self.prepared = true;
@@ -205,10 +205,10 @@ impl Kernel<NftObject> for NftablesKernel {
     }
 
     fn read_back(&mut self, extent: &Extent<NftKey>) -> Result<Vec<NftObject>, CommitError> {
-        let mut reader = Reader { socket: &mut self.socket, family: self.family };
+        let mut reader = Reader::new(&mut self.socket, self.family);
         let mut objects = match (reader.read(extent).map_err(of_io)?, extent) {
             (Found::Objects(objects), _) => objects,
-            (Found::Foreign, Extent::All) => vec![NftObject::Table(Table::Foreign)],
+            (Found::Foreign, Extent::All) => vec![NftObject::Table(Owner::Foreign)],
             (Found::Foreign, Extent::Keys(_)) => {
                 return Err(CommitError::Drifted { object: NftKey::Table.to_string() });
             }
@@ -216,7 +216,7 @@ impl Kernel<NftObject> for NftablesKernel {
         objects.retain(|object| !self.retired.holds(object));
         if *extent == Extent::All {
             self.suspect_maps.suspect_all(&objects);
-            self.strange = matches!(objects.first(), Some(NftObject::Table(Table::Foreign)));
+            self.strange = matches!(objects.first(), Some(NftObject::Table(Owner::Foreign)));
         }
         Ok(objects)
     }

@@ -7,6 +7,7 @@ use ferry_api::object::Protocol;
 use ferry_model::{Endpoint, Scope};
 use ferry_plane::{Object, Served};
 use ferry_ruleset::Rules;
+use ferry_ruleset::read::Owner;
 use ferry_ruleset::sources::{Ranges, SourcesId};
 
 use crate::names::{ChainName, FixedChain, FixedSet, Pick, PortId, SetName, TABLE, TABLE_COMMENT};
@@ -15,7 +16,7 @@ use crate::names::{ChainName, FixedChain, FixedSet, Pick, PortId, SetName, TABLE
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NftObject {
     /// the table
-    Table(Table),
+    Table(Owner),
     /// a set or map without its elements; its shape follows from its name. Not [`SetName::Sources`]
     Set(SetName),
     /// the set of source ranges with this id, with all its elements. Its key is that of a set and sorts behind all other sets
@@ -53,15 +54,6 @@ pub enum SharedKey {
 }
 
 const _: () = assert!(size_of::<(SharedKey, u32)>() <= 24, "there is one for each of a node's services");
-
-/// Owner of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Table {
-    /// ours, of this layout
-    Ours,
-    /// upstream's, another layout's, or one with objects that this mode never makes: it is replaced as a whole
-    Foreign,
-}
 
 /// Identity of an element: its set or map, and its key there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -257,23 +249,11 @@ impl Object for NftObject {
 impl fmt::Display for NftObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Table(Table::Ours) => write!(f, "table {TABLE} {{ comment \"{TABLE_COMMENT}\" }}"),
-            Self::Table(Table::Foreign) => write!(f, "table {TABLE} {{ foreign }}"),
+            Self::Table(Owner::Ours) => write!(f, "table {TABLE} {{ comment \"{TABLE_COMMENT}\" }}"),
+            Self::Table(Owner::Foreign) => write!(f, "table {TABLE} {{ foreign }}"),
             Self::Set(name) => write!(f, "set {name}"),
-            Self::Ranges(id, ranges) => {
-                write!(f, "set {} {{ ", SetName::Sources(*id))?;
-                for (index, range) in ranges.as_slice().iter().enumerate() {
-                    write!(f, "{}{range}", if index == 0 { "" } else { ", " })?;
-                }
-                f.write_str(" }")
-            }
-            Self::Chain(name, rules) => {
-                write!(f, "chain {name} {{")?;
-                for rule in &*rules.0 {
-                    write!(f, " {rule};")?;
-                }
-                f.write_str(" }")
-            }
+            Self::Ranges(id, ranges) => write!(f, "set {} {{ {ranges} }}", SetName::Sources(*id)),
+            Self::Chain(name, rules) => write!(f, "chain {name} {{{rules} }}"),
             Self::Element(key, value) => write!(f, "element {} {{ {key}{value} }}", key.set()),
         }
     }

@@ -1,17 +1,15 @@
-//! Probes the kernel for the features that this mode needs: creates a table with one object of each kind and deletes it, in one
-//! transaction.
+//! The objects that the table is probed with: one of each kind.
 
-use std::io;
 use std::num::NonZeroU32;
 
 use ferry_api::object::{Family, ObjectName, Protocol};
-use ferry_kernel::nft::{self, CommitFailure, Socket};
+use ferry_kernel::nft::{self, Socket};
 use ferry_model::{
     Affinity, BaseState, Context, LocalDetector, MissingSchedulers, NodePortAddresses, Scheduler, Scope,
 };
 use ferry_plane::CommitError;
 use ferry_ruleset::Rules;
-use ferry_ruleset::failure::of_io;
+use ferry_ruleset::probe::Probe;
 use ferry_ruleset::sources::SourcesId;
 
 use crate::base;
@@ -20,57 +18,20 @@ use crate::layout;
 use crate::names::{ChainName, FixedSet, Pick, PortId, SetName};
 use crate::object::NftObject;
 
-/// The table of the probe. It never outlives its transaction.
-const PROBE_TABLE: &str = "kube-proxy-probe";
+/// The kernel's modules that the table needs.
+const MODULES: &str = "nf_tables, nft_chain_nat, nft_numgen, nft_fib, nft_ct, nft_nat, nft_masq and nft_reject";
 
 /// Fails with [`CommitError::Unusable`] that names what the kernel lacks.
 pub(crate) fn probe(socket: &mut Socket, family: Family) -> Result<(), CommitError> {
-    let (batch, steps) = transaction(family);
-    match socket.commit(batch) {
-        Ok(_) => Ok(()),
-        Err(CommitFailure::Io(error) | CommitFailure::Lost(error)) => Err(of_io(error)),
-        Err(CommitFailure::Messages(errors)) => {
-            let first = errors.first();
-            let at = first.map_or(0, |error| error.position);
-            let step = steps.iter().rev().find(|(position, _)| *position <= at).map_or("nf_tables", |(_, step)| step);
-            let why = first.map_or_else(String::new, |error| format!(": {}", error.error));
-            let text = format!(
-                "the kernel does not support {step} for {family}{why}; required are Linux 5.13 and its modules nf_tables, \
-                 nft_chain_nat, nft_numgen, nft_fib, nft_ct, nft_nat, nft_masq and nft_reject"
-            );
-            Err(CommitError::Unusable(io::Error::new(io::ErrorKind::Unsupported, text)))
-        }
-    }
-}
-
-/// The transaction, and a description of each step by its position.
-fn transaction(family: Family) -> (nft::Batch, Vec<(usize, String)>) {
-    let mut batch = nft::Batch::new(family, PROBE_TABLE);
-    let mut steps = Vec::new();
-    steps.push((batch.position(), "a table".to_owned()));
-    batch.add_table(None);
     let id = PortId::new(&ObjectName::new("", "probe"), Protocol::Tcp, "");
     let sources = SourcesId::of_digest(&[]);
     let (affinity_map, members) = (SetName::Affinity(id, Scope::Cluster), SetName::Members(id, Scope::Cluster));
     let own = [affinity_map, members, SetName::Pool(id), SetName::Sources(sources)];
-    for set in FixedSet::ALL.iter().map(|set| SetName::Fixed(*set)).chain(own) {
-        steps.push((batch.position(), format!("the set or map {set}")));
-        batch.add_set(&layout::shape(set, family));
-    }
-    let chains = chains(family, id, sources);
-    for (name, _) in &chains {
-        steps.push((batch.position(), format!("the chain {name}")));
-        batch.add_chain(&name.chain());
-    }
-    for (name, rules) in &chains {
-        for rule in &*rules.0 {
-            steps.push((batch.position(), format!("the rule \"{rule}\"")));
-            batch.add_rule(&name.to_string(), &rule.exprs);
-        }
-    }
-    steps.push((batch.position(), "the deletion of a table".to_owned()));
-    batch.delete_table();
-    (batch, steps)
+    let sets = FixedSet::ALL.iter().map(|set| SetName::Fixed(*set)).chain(own);
+    let sets: Vec<nft::Set> = sets.map(|set| layout::shape(set, family)).collect();
+    let chains: Vec<(nft::Chain, Rules)> =
+        chains(family, id, sources).into_iter().map(|(name, rules)| (name.chain(), rules)).collect();
+    Probe { sets: &sets, chains: &chains, modules: MODULES }.run(socket, family)
 }
 
 /// Chains that contain every kind of rule.

@@ -1,29 +1,19 @@
 //! Reads the actual state of our table back from the kernel, as objects.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::{self, Socket};
-use ferry_plane::{Extent, Object as _};
-use ferry_ruleset::sources::Ranges;
+use ferry_kernel::nft::{Element, Socket};
+use ferry_plane::Extent;
+use ferry_ruleset::Rules;
+use ferry_ruleset::read::{Owner, TableReader};
 use ferry_ruleset::sources::SourcesId;
-use ferry_ruleset::{Rule, Rules};
 
 use crate::layout;
 use crate::names::{ChainName, SetName, TABLE, TABLE_COMMENT};
-use crate::object::{ElementKey, NftKey, NftObject, Table};
+use crate::object::{ElementKey, NftKey, NftObject};
 use crate::wire;
-
-/// Most elements that one read queries one by one. A set whose keys exceed the rest of this number is dumped.
-const SINGLE_READS: usize = 64;
-
-/// Owner of the table, by its comment.
-pub(crate) enum TableOwner {
-    None,
-    Ours,
-    Foreign,
-}
 
 /// Result of a read-back.
 pub(crate) enum Found {
@@ -34,34 +24,34 @@ pub(crate) enum Found {
 
 /// Reads objects of one family.
 pub(crate) struct Reader<'a> {
-    pub(crate) socket: &'a mut Socket,
-    pub(crate) family: Family,
+    table: TableReader<'a>,
+    family: Family,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    pub(crate) fn new(socket: &'a mut Socket, family: Family) -> Self {
+        Self { table: TableReader::new(socket, family, TABLE), family }
+    }
+
     /// Reads all objects, or those with these keys.
     pub(crate) fn read(&mut self, extent: &Extent<NftKey>) -> io::Result<Found> {
-        match (self.table_owner()?, extent) {
-            (TableOwner::None, _) => Ok(Found::Objects(Vec::new())),
-            (TableOwner::Foreign, _) => Ok(Found::Foreign),
-            (TableOwner::Ours, Extent::Keys(keys)) => self.keys(keys),
-            (TableOwner::Ours, Extent::All) => self.all(),
+        match (self.owner()?, extent) {
+            (None, _) => Ok(Found::Objects(Vec::new())),
+            (Some(Owner::Foreign), _) => Ok(Found::Foreign),
+            (Some(Owner::Ours), Extent::Keys(keys)) => self.keys(keys),
+            (Some(Owner::Ours), Extent::All) => self.all(),
         }
     }
 
-    pub(crate) fn table_owner(&mut self) -> io::Result<TableOwner> {
-        Ok(match self.socket.table(self.family, TABLE)? {
-            None => TableOwner::None,
-            Some(table) if table.comment.as_deref() == Some(TABLE_COMMENT) && !table.dormant => TableOwner::Ours,
-            Some(_) => TableOwner::Foreign,
-        })
+    /// The owner of the table; `None` if there is no table.
+    pub(crate) fn owner(&mut self) -> io::Result<Option<Owner>> {
+        self.table.owner(TABLE_COMMENT)
     }
 
     fn all(&mut self) -> io::Result<Found> {
-        let Some(sets) = self.sets()? else { return Ok(Found::Foreign) };
-        let Some(chains) = self.chains()? else { return Ok(Found::Foreign) };
-        let mut objects = vec![NftObject::Table(Table::Ours)];
-        objects.extend(chains);
+        let (Some(sets), Some(chains)) = (self.sets()?, self.chains()?) else { return Ok(Found::Foreign) };
+        let mut objects = vec![NftObject::Table(Owner::Ours)];
+        objects.extend(chains.into_iter().map(|(name, rules)| NftObject::Chain(name, rules)));
         for set in sets {
             let known = match set {
                 SetName::Sources(id) => self.ranges(id, &mut objects)?,
@@ -79,54 +69,24 @@ impl Reader<'_> {
 
     /// The sets and maps; `None` if there is one that this mode never makes.
     fn sets(&mut self) -> io::Result<Option<Vec<SetName>>> {
-        let sets = self.socket.sets(self.family, TABLE)?;
         let family = self.family;
-        let ours = |mut set: nft::Set| {
-            let name = SetName::parse(&set.name)?;
-            let shape = layout::shape(name, family);
-            // Userdata is for the nft tool only, which writes its own when it loads a ruleset.
-            set.userdata.clone_from(&shape.userdata);
-            (set == shape).then_some(name)
-        };
-        Ok(sets.into_iter().map(ours).collect())
+        self.table.sets(|name| SetName::parse(name).map(|name| (name, layout::shape(name, family))))
     }
 
     /// The chains with their rules; `None` if there is one that this mode never makes.
-    fn chains(&mut self) -> io::Result<Option<Vec<NftObject>>> {
-        let family = self.family;
-        let mut rules: HashMap<String, Vec<Rule>> = HashMap::new();
-        for (chain, rule) in self.socket.rules(family, TABLE, None)? {
-            rules.entry(chain).or_default().push(Rule { exprs: rule.exprs, text: String::new() });
-        }
-        let ours = |chain: &nft::Chain| {
-            let name = ChainName::parse(&chain.name).filter(|name| name.chain() == *chain)?;
-            Some(NftObject::Chain(name, Rules(rules.remove(&chain.name).unwrap_or_default().into())))
-        };
-        Ok(self.socket.chains(family, TABLE)?.iter().map(ours).collect())
+    fn chains(&mut self) -> io::Result<Option<BTreeMap<ChainName, Rules>>> {
+        self.table.chains(|name| ChainName::parse(name).map(|name| (name, name.chain())))
     }
 
     /// Adds the elements of a set; false if there is one that this mode never makes.
     fn elements(&mut self, set: SetName, objects: &mut Vec<NftObject>) -> io::Result<bool> {
         let family = self.family;
-        let mut ours = true;
-        self.socket.elements(
-            family,
-            TABLE,
-            &set.to_string(),
-            &mut |element| match wire::element(set, family, &element) {
-                Some((key, value)) => objects.push(NftObject::Element(key, value)),
-                None => ours = false,
-            },
-        )?;
-        Ok(ours)
+        self.table.elements(&set.to_string(), |element| decode(set, family, element), objects)
     }
 
     /// Adds a set of source ranges; false if it holds an element that this mode never makes.
     fn ranges(&mut self, id: SourcesId, objects: &mut Vec<NftObject>) -> io::Result<bool> {
-        let (family, mut elements) = (self.family, Vec::new());
-        let name = SetName::Sources(id).to_string();
-        self.socket.elements(family, TABLE, &name, &mut |element| elements.push(element))?;
-        let ranges = Ranges::read(family, &elements);
+        let ranges = self.table.ranges(&SetName::Sources(id).to_string())?;
         let known = ranges.is_some();
         objects.extend(ranges.map(|ranges| NftObject::Ranges(id, ranges)));
         Ok(known)
@@ -135,60 +95,40 @@ impl Reader<'_> {
     fn keys(&mut self, keys: &[NftKey]) -> io::Result<Found> {
         let mut objects = Vec::new();
         let mut elements: BTreeMap<SetName, Vec<ElementKey>> = BTreeMap::new();
-        let (Some(sets), Some(chains)) = (self.sets()?, self.chains()?) else { return Ok(Found::Foreign) };
+        let (Some(sets), Some(mut chains)) = (self.sets()?, self.chains()?) else { return Ok(Found::Foreign) };
         let sets: HashSet<SetName> = sets.into_iter().collect();
-        let mut chains: HashMap<NftKey, NftObject> = chains.into_iter().map(|chain| (chain.key(), chain)).collect();
         for key in keys {
             match key {
-                NftKey::Table => objects.push(NftObject::Table(Table::Ours)),
+                NftKey::Table => objects.push(NftObject::Table(Owner::Ours)),
                 NftKey::Set(SetName::Sources(id)) => {
                     if sets.contains(&SetName::Sources(*id)) && !self.ranges(*id, &mut objects)? {
                         return Ok(Found::Foreign);
                     }
                 }
                 NftKey::Set(name) => objects.extend(sets.contains(name).then_some(NftObject::Set(*name))),
-                NftKey::Chain(_) => objects.extend(chains.remove(key)),
+                NftKey::Chain(name) => {
+                    objects.extend(chains.remove(name).map(|rules| NftObject::Chain(*name, rules)));
+                }
                 NftKey::Element(key) => elements.entry(key.set()).or_default().push(*key),
             }
         }
-        let mut queries = SINGLE_READS;
+        let family = self.family;
         for (set, keys) in elements.into_iter().filter(|(set, _)| sets.contains(set)) {
-            if let Some(rest) = queries.checked_sub(keys.len()) {
-                queries = rest;
-                self.some_elements(set, &keys, &mut objects)?;
-            } else if !self.filtered_elements(set, &keys.into_iter().collect(), &mut objects)? {
+            let bytes = |key: &ElementKey| Some(wire::key_bytes(key));
+            let decode = |element: &Element| decode(set, family, element);
+            if !self.table.some_elements(&set.to_string(), (&keys, bytes), (decode, element_key), &mut objects)? {
                 return Ok(Found::Foreign);
             }
         }
         Ok(Found::Objects(objects))
     }
+}
 
-    /// Reads all elements of a set, and adds those with these keys; false if there is one that this mode never makes.
-    fn filtered_elements(
-        &mut self,
-        set: SetName,
-        keys: &HashSet<ElementKey>,
-        objects: &mut Vec<NftObject>,
-    ) -> io::Result<bool> {
-        let mut all = Vec::new();
-        let ours = self.elements(set, &mut all)?;
-        let is_wanted = |object: &NftObject| matches!(object, NftObject::Element(key, _) if keys.contains(key));
-        objects.extend(all.into_iter().filter(is_wanted));
-        Ok(ours)
-    }
+fn element_key(object: &NftObject) -> Option<&ElementKey> {
+    if let NftObject::Element(key, _) = object { Some(key) } else { None }
+}
 
-    fn some_elements(&mut self, set: SetName, keys: &[ElementKey], objects: &mut Vec<NftObject>) -> io::Result<()> {
-        let family = self.family;
-        for key in keys {
-            let bytes = wire::key_bytes(key);
-            let found = self.socket.element(family, TABLE, &set.to_string(), bytes.as_slice());
-            let found = match found {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-                found => found?,
-            };
-            let decoded = found.and_then(|element| wire::element(set, family, &element));
-            objects.extend(decoded.map(|(key, value)| NftObject::Element(key, value)));
-        }
-        Ok(())
-    }
+/// Decodes an element; `None` for one that this mode never makes.
+fn decode(set: SetName, family: Family, element: &Element) -> Option<NftObject> {
+    wire::element(set, family, element).map(|(key, value)| NftObject::Element(key, value))
 }

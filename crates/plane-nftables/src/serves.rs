@@ -4,10 +4,11 @@ use ferry_api::object::Family;
 use ferry_kernel::nft::Socket;
 use ferry_model::FrontendAddr;
 use ferry_plane::Served;
+use ferry_ruleset::serves::{complete, finds_node_ports_everywhere};
 
 use crate::names::{ChainName, FixedChain, FixedSet, SetName, TABLE};
 use crate::object::{ElementKey, NftObject, NodePortMap, VipMap};
-use crate::{base, wire};
+use crate::wire;
 
 /// Sets that upstream's proxy has too, with the same names and keys.
 const SETS: [FixedSet; 3] = [FixedSet::ServiceIps, FixedSet::ServiceNodePorts, FixedSet::NodePortIps];
@@ -18,7 +19,7 @@ impl NftObject {
         match self {
             Self::Element(key, _) => key.serves(),
             Self::Chain(ChainName::Fixed(FixedChain::Services), rules) => {
-                base::finds_node_ports_everywhere(rules).then_some(Served::NodePortsEverywhere)
+                finds_node_ports_everywhere(rules, FixedSet::ServiceNodePorts).then_some(Served::NodePortsEverywhere)
             }
             Self::Table(_) | Self::Set(_) | Self::Ranges(..) | Self::Chain(..) => None,
         }
@@ -51,7 +52,6 @@ impl ElementKey {
 }
 
 /// The frontends that a foreign table serves, or one of ours that was changed. Unreadable elements are left out.
-/// Upstream's table without listed addresses serves node ports on every local address.
 pub(crate) fn foreign(socket: &mut Socket, family: Family) -> Vec<Served> {
     let mut served: Vec<Served> = Vec::new();
     for set in SETS.map(SetName::Fixed) {
@@ -62,11 +62,7 @@ pub(crate) fn foreign(socket: &mut Socket, family: Family) -> Vec<Served> {
         // Without the set, nothing is served by it.
         drop(read);
     }
-    let listed = served.iter().any(|served| matches!(served, Served::NodePorts(_)));
-    let node_ports = |served: &Served| matches!(served, Served::Frontend(_, FrontendAddr::NodePort(_)));
-    if !listed && served.iter().any(node_ports) {
-        served.push(Served::NodePortsEverywhere);
-    }
+    complete(&mut served);
     served
 }
 

@@ -6,6 +6,8 @@
 //! - Sets: [`layout`] declares them, [`fields`] encodes and decodes keys and values, [`sources`] merges source ranges.
 //! - Transactions: [`encode`] writes chains and sets of source ranges, [`marks`] records the positions of operations, [`failure`]
 //!   maps the kernel's errors to the engine's.
+//! - Node ports: [`serves`] writes the rule that looks them up.
+//! - The kernel's side: [`read`] reads a table back, [`probe`] tests whether the kernel supports it.
 //! - A mode's own table with all this: [`table`].
 //! - Foreign changes: [`watch`] detects them with one listener for the engines of a process.
 //! - For tests and people: [`trace`] simulates chains and sets on a packet, [`text`] prints a table for the `nft` tool.
@@ -17,8 +19,11 @@ pub mod id;
 pub mod layout;
 pub mod marks;
 pub mod names;
+pub mod probe;
+pub mod read;
 pub mod rule;
 pub mod rules;
+pub mod serves;
 pub mod sources;
 pub mod table;
 pub mod text;

@@ -29,6 +29,13 @@ impl Rules {
     }
 }
 
+/// The text of each rule, with a semicolon behind and a space before it.
+impl fmt::Display for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|rule| write!(f, " {rule};"))
+    }
+}
+
 impl PartialEq for Rules {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use ferry_api::object::{Family, IpNet};
 use ferry_kernel::nft::{Element, OwnedData};
+use ferry_model::SourceRanges;
 use sha2::{Digest, Sha256};
 
 use crate::fields;
@@ -39,6 +40,14 @@ impl SourcesId {
     /// The id of the ranges with this SHA-256.
     pub fn of_digest(digest: &[u8]) -> Self {
         Self(HashId::of_digest(digest))
+    }
+
+    /// The id of a frontend's source ranges; `None` if all sources are admitted.
+    pub fn of(sources: &SourceRanges) -> Option<Self> {
+        match sources {
+            SourceRanges::Any => None,
+            SourceRanges::Only(networks) => Some(Ranges::new(networks).id()),
+        }
     }
 
     /// Reads the id in a name; `None` if it is none.
@@ -155,6 +164,16 @@ impl Ranges {
             }
         }
         SourcesId::of_digest(&hash.finalize())
+    }
+}
+
+/// The ranges with a comma between two.
+impl fmt::Display for Ranges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, range) in self.0.iter().enumerate() {
+            write!(f, "{}{range}", if index == 0 { "" } else { ", " })?;
+        }
+        Ok(())
     }
 }
 

@@ -9,7 +9,8 @@ use ferry_kernel::ipvs::{Cause, Failure, Forwarding, ListedServer, Lost};
 use ferry_kernel::netlink::MessageError;
 use ferry_model::Endpoint;
 use ferry_plane::{Applied, Op};
-use ferry_ruleset::table::{Owner, TableObject};
+use ferry_ruleset::read::Owner;
+use ferry_ruleset::table::TableObject;
 
 use super::convert::{destination, kernel_server};
 use super::*;

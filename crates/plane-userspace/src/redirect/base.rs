@@ -3,7 +3,8 @@
 use ferry_api::object::Family;
 use ferry_model::{BaseState, Context, NodePortAddresses};
 use ferry_ruleset::Rules;
-use ferry_ruleset::table::{ChainName, Owner, SetName, TableObject};
+use ferry_ruleset::read::Owner;
+use ferry_ruleset::table::{ChainName, SetName, TableObject};
 
 use super::element::{Door, ElementKey, Entrance, Userspace, Value};
 use super::names::{FixedChain, FixedSet};

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_model::{FrontendAddr, PortState, SourceRanges};
 use ferry_plane::Unit;
-use ferry_ruleset::sources::{Ranges, SourcesId};
+use ferry_ruleset::sources::SourcesId;
 use ferry_ruleset::table::{ChainName, SetName, TableKey};
 
 use super::element::{Door, ElementKey, Entrance};
@@ -77,10 +77,7 @@ pub(crate) fn may_want(unit: &Unit, asked: &dyn Fn(&Hint) -> bool) -> bool {
 
 fn of_port(port: &PortState, asked: &dyn Fn(&Hint) -> bool) -> bool {
     let is_address = |at| matches!(at, FrontendAddr::Vip(vip, _) if asked(&Hint::Address(vip)));
-    let sources = |ranges: &SourceRanges| match ranges {
-        SourceRanges::Any => false,
-        SourceRanges::Only(networks) => asked(&Hint::Sources(Ranges::new(networks).id())),
-    };
+    let sources = |ranges: &SourceRanges| SourcesId::of(ranges).is_some_and(|id| asked(&Hint::Sources(id)));
     port.frontends.iter().any(|frontend| {
         asked(&Hint::Frontend(port.protocol, frontend.at))
             || is_address(frontend.at)

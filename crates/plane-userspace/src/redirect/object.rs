@@ -6,11 +6,11 @@ use std::net::IpAddr;
 
 use ferry_model::{FrontendAddr, Scope};
 use ferry_plane::{Object, Served};
+use ferry_ruleset::serves::finds_node_ports_everywhere;
 use ferry_ruleset::table::{ChainName, ELEMENT_RANK, InTable, TableKey, TableObject, Vocabulary as _};
 
 use super::element::{Door, ElementKey, Userspace};
-use super::names::FixedChain;
-use super::rules;
+use super::names::{FixedChain, FixedSet};
 use crate::port::{PortId, PortSpec, scope_word};
 
 /// One object that this mode owns, in the kernel or in the relay.
@@ -89,7 +89,7 @@ impl Object for UserspaceObject {
         match self {
             Self::Table(TableObject::Element(key, _)) => Userspace::served(key),
             Self::Table(TableObject::Chain(ChainName::Fixed(FixedChain::Services), rules)) => {
-                rules::finds_node_ports_everywhere(rules).then_some(Served::NodePortsEverywhere)
+                finds_node_ports_everywhere(rules, FixedSet::ServiceNodePorts).then_some(Served::NodePortsEverywhere)
             }
             Self::Table(_) | Self::Port(..) | Self::Listener(_) | Self::Route(..) => None,
         }

@@ -4,6 +4,7 @@ use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_kernel::nft::{BaseHook, ChainKind, FibAddress, Hook};
 use ferry_model::{BaseState, Context, LocalDetector, NodePortAddresses, Scope};
 use ferry_ruleset::rules::{Field, NODE_PORT, RuleWriter, VIP};
+use ferry_ruleset::serves::node_port_rule;
 use ferry_ruleset::{Rule, Rules};
 
 use super::names::{FixedChain, FixedSet};
@@ -89,7 +90,9 @@ fn chain_rules(
             std::iter::once(known).chain(base.service_cidrs.iter().map(unallocated)).collect()
         }
         FixedChain::Services => {
-            vec![rule().verdict_map(VIP, FixedSet::ServiceIps), node_port_rule(family, &base.node_ports)]
+            let addresses = &base.node_ports;
+            let node_ports = node_port_rule(family, addresses, FixedSet::NodePortIps, FixedSet::ServiceNodePorts);
+            vec![rule().verdict_map(VIP, FixedSet::ServiceIps), node_ports]
         }
         FixedChain::NatPrerouting | FixedChain::NatPreroutingLate => {
             // The first packet of a connection over loopback passes output: what comes to loopback here is from elsewhere.
@@ -127,22 +130,6 @@ fn relay(family: Family, scope: Scope) -> Vec<Rule> {
         rule().translate(NODE_PORT, FixedSet::datagrams(scope, true)),
         rule().goto(FixedChain::Reject),
     ]
-}
-
-/// The rule that looks up node ports, on the addresses that serve them.
-fn node_port_rule(family: Family, addresses: &NodePortAddresses) -> Rule {
-    let serves = match addresses {
-        NodePortAddresses::All => {
-            RuleWriter::new(family).address_is_local(FibAddress::Destination, true).destination_not_loopback()
-        }
-        NodePortAddresses::Only(_) => RuleWriter::new(family).in_set(&[Field::Destination], FixedSet::NodePortIps),
-    };
-    serves.verdict_map(NODE_PORT, FixedSet::ServiceNodePorts)
-}
-
-/// True if these rules of the chain `services` match node ports on every local address.
-pub(crate) fn finds_node_ports_everywhere(rules: &Rules) -> bool {
-    Family::ALL.iter().any(|family| rules.0.contains(&node_port_rule(*family, &NodePortAddresses::All)))
 }
 
 fn loopback(family: Family) -> IpNet {

@@ -13,10 +13,11 @@ use ferry_kernel::nft;
 use ferry_plane::{Batch, CommitError, Op};
 
 use super::membership::InTable;
-use super::{ChainName, Owner, SetName, TableObject, Vocabulary};
+use super::{ChainName, SetName, TableObject, Vocabulary};
 use crate::encode::{fill_chain, fill_set};
 use crate::marks::Marks;
 use crate::names::Name as _;
+use crate::read::Owner;
 
 /// A transaction, with the positions of its operations.
 pub(super) struct Encoded {

@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::{Changed, Socket};
-use ferry_model::FrontendAddr;
 use ferry_plane::layered::Layer;
 use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Served};
 
@@ -17,9 +16,11 @@ use super::encode::{self, Encoded};
 use super::membership::InTable;
 use super::probe;
 use super::read::{Found, Reader};
-use super::{ChainName, Owner, SetName, TableKey, TableObject, Vocabulary};
+use super::{ChainName, SetName, TableKey, TableObject, Vocabulary};
 use crate::failure::{of_io, verdict};
 use crate::names::Name as _;
+use crate::read::Owner;
+use crate::serves::complete;
 use crate::watch::{CommitLock, QUIET_ELEMENTS, TableKeys};
 
 /// The tables of a mode, for the notifications of their changes.
@@ -81,7 +82,7 @@ impl<V: Vocabulary, O: InTable<V>> TableLayer<V, O> {
     }
 
     fn reader(&mut self) -> Reader<'_, V> {
-        Reader { socket: &mut self.socket, family: self.family, world: &self.world }
+        Reader::new(&mut self.socket, self.family, &self.world)
     }
 
     fn send(&mut self, encoded: Encoded, large: bool, objects: &Batch<O>) -> Result<(), CommitFailure> {
@@ -146,7 +147,7 @@ impl<V: Vocabulary, O: InTable<V>> Kernel<O> for TableLayer<V, O> {
         }
     }
 
-    /// Unreadable elements are left out. A table without listed addresses serves node ports on every local address.
+    /// Unreadable elements are left out.
     fn foreign_serves(&mut self) -> Vec<Served> {
         if !matches!(self.reader().owner(), Ok(Some(Owner::Foreign))) {
             return Vec::new();
@@ -160,11 +161,7 @@ impl<V: Vocabulary, O: InTable<V>> Kernel<O> for TableLayer<V, O> {
             // Without the set, nothing is served by it.
             drop(read);
         }
-        let listed = served.iter().any(|served| matches!(served, Served::NodePorts(_)));
-        let node_ports = |served: &Served| matches!(served, Served::Frontend(_, FrontendAddr::NodePort(_)));
-        if !listed && served.iter().any(node_ports) {
-            served.push(Served::NodePortsEverywhere);
-        }
+        complete(&mut served);
         served
     }
 

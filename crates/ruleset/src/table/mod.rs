@@ -36,7 +36,7 @@ pub use draw::draw;
 pub use layer::{TableCommitLock, TableLayer, Watched};
 pub use membership::InTable;
 pub use name::{ChainName, SetName};
-pub use object::{Owner, TableKey, TableObject};
+pub use object::{TableKey, TableObject};
 pub use refer::refers_to;
 
 /// The rank of a table's elements, above its chains; objects outside of the table that need elements have higher ranks.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{ChainName, ELEMENT_RANK, SetName, Vocabulary};
 use crate::Rules;
+use crate::read::Owner;
 use crate::sources::{Ranges, SourcesId};
 
 /// One object of a mode's table.
@@ -32,15 +33,6 @@ pub enum TableKey<V: Vocabulary> {
     Chain(ChainName<V>),
     /// an element
     Element(V::Element),
-}
-
-/// Owner of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Owner {
-    /// this mode, with this layout
-    Ours,
-    /// another mode, upstream, another layout, or it has objects that this mode never makes: it is replaced as a whole
-    Foreign,
 }
 
 // === impl TableObject ===
@@ -83,20 +75,8 @@ impl<V: Vocabulary> fmt::Display for TableObject<V> {
             Self::Table(Owner::Ours) => write!(f, "table {} {{ comment \"{}\" }}", V::TABLE, V::COMMENT),
             Self::Table(Owner::Foreign) => write!(f, "table {} {{ foreign }}", V::TABLE),
             Self::Set(name) => write!(f, "set {name}"),
-            Self::Ranges(id, ranges) => {
-                write!(f, "set {} {{ ", SetName::<V>::Sources(*id))?;
-                for (index, range) in ranges.as_slice().iter().enumerate() {
-                    write!(f, "{}{range}", if index == 0 { "" } else { ", " })?;
-                }
-                f.write_str(" }")
-            }
-            Self::Chain(name, rules) => {
-                write!(f, "chain {name} {{")?;
-                for rule in &*rules.0 {
-                    write!(f, " {rule};")?;
-                }
-                f.write_str(" }")
-            }
+            Self::Ranges(id, ranges) => write!(f, "set {} {{ {ranges} }}", SetName::<V>::Sources(*id)),
+            Self::Chain(name, rules) => write!(f, "chain {name} {{{rules} }}"),
             Self::Element(element, value) => write!(f, "element {} {{ {element}{value} }}", V::set_of(element)),
         }
     }

@@ -10,6 +10,7 @@ use super::encode::transactions;
 use super::*;
 use crate::fields::Bytes;
 use crate::layout::{Data, Layout, Part};
+use crate::read::Owner;
 use crate::sources::Ranges;
 use crate::{Rule, Rules, names};
 
