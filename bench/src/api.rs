@@ -98,7 +98,7 @@ pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyho
     let (ours, few) = (Program::ours()?, Workload::of(mode, services)?);
     let upstream = upstream.map(|path| Program { name: "upstream's", path: path.to_owned() });
     if mode == Mode::IPVS {
-        return servers::run(&ours, few, upstream.as_ref());
+        return balanced(&ours, few, upstream.as_ref());
     }
     let rested = Series { count: if mode.backend.is_none() { 20 } else { 40 }, ..RESTED };
     whole(&ours, few, if mode.backend.is_none() { DENSE } else { rested })?;
@@ -112,6 +112,14 @@ pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyho
         }
     }
     Ok(())
+}
+
+/// Measures ours in mode ipvs, in mode nftables its memory, and upstream's if given.
+fn balanced(ours: &Program, workload: Workload, upstream: Option<&Program>) -> anyhow::Result<()> {
+    servers::run(ours, workload)?;
+    messages::run(ours, workload)?;
+    started(ours, Workload { mode: Mode::NFTABLES, ..workload })?;
+    upstream.map_or(Ok(()), |upstream| servers::run(upstream, workload))
 }
 
 /// Measures only a start from an API server.

@@ -13,8 +13,8 @@ use std::time::Duration;
 use ferry_api::object::Family;
 
 use crate::host::Host;
+use crate::patience::until;
 use crate::probe::{Client, Server};
-use crate::stage::until;
 
 /// The name of the Node that the proxy runs on.
 pub const NODE_NAME: &str = "node-a";

@@ -16,6 +16,7 @@ pub mod lab;
 pub mod mode;
 pub mod nft;
 pub mod objects;
+pub mod patience;
 pub mod probe;
 pub mod proxy;
 pub mod seccomp;

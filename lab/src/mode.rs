@@ -6,7 +6,6 @@ use std::str::FromStr;
 use ferry_api::config::{MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, MODE_USERSPACE, WAY_BIND, WAY_REDIRECT};
 use ferry_model::Profile;
 
-use crate::corpus::Remembers;
 use crate::iptables::Backend;
 
 /// A mode of the executable, in one variant.
@@ -28,6 +27,18 @@ pub struct Mode {
     pub backend: Option<Backend>,
     /// the nf_tables table of each family that every change of a Service affects; `None` if the mode has none
     pub table: Option<&'static str>,
+}
+
+/// The form in which a mode stores the affinity of a client to a service port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remembers {
+    /// per traffic policy: the chosen endpoint
+    ByPolicy,
+    /// per frontend: the chosen endpoint (a virtual server with persistence)
+    ByFrontend,
+    /// per endpoint: its clients, for all frontends. Of the endpoints that have the client and are in the pool, the first one by
+    /// the text of its address is chosen
+    ByEndpoint,
 }
 
 /// The error of a word that identifies no mode.

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::host::Host;
 use crate::lab::{NODE_NAME, POD_RANGES};
-use crate::stage::slowly;
+use crate::patience::slowly;
 
 /// Port of the metrics, in the proxy's namespace.
 const METRICS: u16 = 10249;

@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         faults.extend(arrows(package));
         faults.extend(lints(package)?);
     }
-    faults.extend(circles::faults(&metadata, |package| !TOOLS.contains(&package.name.as_str()))?);
+    faults.extend(circles::faults(&metadata)?);
     faults.extend(sources::faults(&metadata)?);
     for fault in &faults {
         println!("{fault}");

@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 use ferry_api::object::Family;
 use ferry_kernel::ipvs::{self, Protocol, ServerId, Socket};
 use ferry_kernel::nft;
-use ferry_lab::Mode;
 
 use super::proxy::{PATIENCE, Program, Proxy};
 use super::site::{Site, Workload, at};
-use super::{give_up, headline, messages, ms, print_memory, started};
+use super::{give_up, headline, ms, print_memory};
 use crate::process::megabytes;
 
 /// Number of changes, one at a time.
@@ -34,15 +33,8 @@ const QUIET: Duration = Duration::from_millis(100);
 /// The virtual servers of IPv4 in the kernel.
 pub(super) struct Servers(RefCell<Socket>);
 
-/// Measures ours, in mode nftables also its memory, and upstream's if given.
-pub(super) fn run(ours: &Program, workload: Workload, upstream: Option<&Program>) -> anyhow::Result<()> {
-    whole(ours, workload)?;
-    messages::run(ours, workload)?;
-    started(ours, Workload { mode: Mode::NFTABLES, ..workload })?;
-    upstream.map_or(Ok(()), |upstream| whole(upstream, workload))
-}
-
-fn whole(program: &Program, workload: Workload) -> anyhow::Result<()> {
+/// Measures start, changes, memory and a restart.
+pub(super) fn run(program: &Program, workload: Workload) -> anyhow::Result<()> {
     headline(program, workload);
     println!("executable                                   {:8.2} MB", megabytes(&program.path)?);
     at(workload, |site| {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use super::http2::PendingResponse;
+use super::pending::PendingResponse;
 use super::request::{self, Head};
 
 /// Largest request head or request body, in bytes.

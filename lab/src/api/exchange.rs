@@ -3,12 +3,12 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::ServerState;
 use super::body::{Body, is_zipped};
 use super::connection::{Connection, Wake};
 use super::entry::Draft;
 use super::fault::{Action, Form};
-use super::request::{Route, Seen, group, plural};
+use super::request::{Head, Route, Seen, group, plural};
+use super::{ServerState, locked};
 use crate::wire::Status;
 
 pub(super) const JSON: &str = "application/json";
@@ -28,6 +28,24 @@ pub(super) struct Exchange<'a> {
     pub(super) seen: &'a Seen,
     pub(super) encoding: Encoding,
     pub(super) action: Option<Action>,
+}
+
+/// Handles one request.
+pub(super) fn exchange(
+    shared: &ServerState,
+    connection: &mut Connection,
+    head: Head,
+    body: &[u8],
+    number: u64,
+) -> io::Result<()> {
+    let route = head.route(&shared.options.prefix);
+    let seen = head.seen(&route, number);
+    let action = locked(&shared.script).next(seen.kind, seen.form);
+    locked(&shared.requests).push(seen.clone());
+    let encoding = Encoding::accepted(seen.header("accept"), shared.options.protobuf);
+    let mut exchange =
+        Exchange { server: shared, connection, seen: &seen, encoding: encoding.unwrap_or(Encoding::Json), action };
+    if encoding.is_none() { exchange.fail(&failure(406, &seen, "")) } else { exchange.answer(route, body) }
 }
 
 /// The Status of a failure, with upstream's wording.

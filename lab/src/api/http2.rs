@@ -2,37 +2,33 @@
 //! code as an HTTP/1.1 connection.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::thread;
-use std::time::Duration;
 
 use http_body_util::BodyExt as _;
-use hyper::body::{Body, Bytes, Frame, Incoming};
+use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustix::event::{EventfdFlags, eventfd};
 use rustls::{ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::connection::{Connection, Socket};
-use super::listener::exchange;
+use super::exchange::exchange;
+use super::pending::{self, Pieces};
 use super::request::Head;
 use super::{ServerState, locked};
 
 /// ALPN protocol name of HTTP/2.
 pub(super) const NAME: &[u8] = b"h2";
-/// Pieces of a body queued for the client.
-const PIECES: usize = 4;
 
 /// A command to an HTTP/2 connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,24 +42,10 @@ pub(super) enum Order {
     End,
 }
 
-/// Time for hyper to send what was written.
-const FLUSH: Duration = Duration::from_millis(2);
-
 /// Result of a TLS handshake.
 pub(super) enum Shaken {
     One(ServerConnection),
     Two(TlsStream<TcpStream>),
-}
-
-/// The response to one request, filled by its handler thread.
-pub(super) struct PendingResponse {
-    head: Option<oneshot::Sender<Result<Response<Pieces>, h2::Error>>>,
-    body: Option<mpsc::Sender<Result<Bytes, h2::Error>>>,
-    /// the body's pieces, until the head is sent
-    pieces: Option<Pieces>,
-    /// becomes readable when the client drops the request
-    pub(super) gone: Arc<OwnedFd>,
-    pub(super) has_certificate: bool,
 }
 
 /// A connection whose reads are counted.
@@ -71,15 +53,6 @@ struct CountedReads<'a> {
     stream: TlsStream<TcpStream>,
     shared: &'a ServerState,
 }
-
-/// A body filled by a handler thread.
-pub(super) struct Pieces {
-    pieces: mpsc::Receiver<Result<Bytes, h2::Error>>,
-    _gone: Gone,
-}
-
-/// Makes the descriptor readable when it is dropped.
-struct Gone(Option<Arc<OwnedFd>>);
 
 // === impl Shaken ===
 
@@ -168,9 +141,7 @@ async fn answer(
     request: Request<Incoming>,
     threads: &Threads,
 ) -> Result<Response<Pieces>, h2::Error> {
-    let gone = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("making an eventfd"));
-    // Signals a dropped request until the body takes over.
-    let mut waiting = Gone(Some(Arc::clone(&gone)));
+    let (reply, promised) = pending::response(has_certificate);
     let (parts, body) = request.into_parts();
     let host = parts.uri.authority().map(|authority| ("host".to_owned(), authority.to_string()));
     let fields = parts.headers.iter();
@@ -181,15 +152,6 @@ async fn answer(
         headers: host.into_iter().chain(fields).collect(),
     };
     let body = body.collect().await.map_err(|_| h2::Error::from(h2::Reason::CANCEL))?.to_bytes();
-    let (sender, pieces) = mpsc::channel(PIECES);
-    let (head_sender, response) = oneshot::channel();
-    let reply = PendingResponse {
-        head: Some(head_sender),
-        body: Some(sender),
-        pieces: Some(Pieces { pieces, _gone: Gone(Some(Arc::clone(&gone))) }),
-        gone,
-        has_certificate,
-    };
     let work = move || {
         let mut connection = Connection::of_reply(reply);
         if exchange(&shared, &mut connection, head, &body, number).is_ok() {
@@ -198,65 +160,13 @@ async fn answer(
     };
     let thread = thread::Builder::new().name(format!("api-{number}")).spawn(work).expect("starting a thread");
     keep(threads, thread);
-    let response = response.await.map_err(|_| h2::Error::from(h2::Reason::INTERNAL_ERROR))??;
-    waiting.0 = None;
-    Ok(response)
+    promised.head().await
 }
 
 fn keep(threads: &Threads, thread: thread::JoinHandle<()>) {
     let mut threads = locked(threads);
     threads.retain(|thread| !thread.is_finished());
     threads.push(thread);
-}
-
-// === impl PendingResponse ===
-
-impl PendingResponse {
-    pub(super) fn head(&mut self, response: hyper::http::response::Builder) -> io::Result<()> {
-        let (Some(head), Some(pieces)) = (self.head.take(), self.pieces.take()) else { return Err(broken()) };
-        head.send(Ok(response.body(pieces).map_err(io::Error::other)?)).map_err(|_| broken())
-    }
-
-    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let body = self.body.as_ref().ok_or_else(broken)?;
-        body.blocking_send(Ok(Bytes::copy_from_slice(bytes))).map_err(|_| broken())
-    }
-
-    /// Ends the body properly.
-    pub(super) fn complete(&mut self) {
-        self.body = None;
-    }
-
-    /// Refuses the stream, unless a response has begun.
-    pub(super) fn refuse(&mut self) {
-        if let Some(head) = self.head.take() {
-            // The receiver may be gone.
-            let _ = head.send(Err(h2::Reason::REFUSED_STREAM.into()));
-        }
-    }
-
-    /// Resets the stream.
-    pub(super) fn reset(&mut self, reason: h2::Reason) {
-        if let Some(body) = self.body.take() {
-            // A reset discards unsent data of the stream, but the bytes before a cut have to arrive.
-            thread::sleep(FLUSH);
-            // The receiver may be gone.
-            let _ = body.blocking_send(Err(reason.into()));
-        }
-    }
-}
-
-impl Drop for PendingResponse {
-    fn drop(&mut self) {
-        self.reset(h2::Reason::INTERNAL_ERROR);
-    }
-}
-
-fn broken() -> io::Error {
-    io::ErrorKind::BrokenPipe.into()
 }
 
 // === impl CountedReads ===
@@ -283,30 +193,5 @@ impl AsyncWrite for CountedReads<'_> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-// === impl Pieces ===
-
-impl Body for Pieces {
-    type Data = Bytes;
-    type Error = h2::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        self.pieces.poll_recv(cx).map(|piece| piece.map(|piece| piece.map(Frame::data)))
-    }
-}
-
-// === impl Gone ===
-
-impl Drop for Gone {
-    fn drop(&mut self) {
-        if let Some(gone) = &self.0 {
-            // The counter can't overflow: it is written at most twice.
-            let _ = rustix::io::write(gone, &1_u64.to_ne_bytes());
-        }
     }
 }

@@ -14,10 +14,9 @@ use socket2::{Domain, Socket as RawSocket, Type};
 use tokio::sync::watch;
 
 use super::connection::{Connection, Socket, drain};
-use super::exchange::{Encoding, Exchange, failure};
+use super::exchange::exchange;
 use super::fault::Welcome;
 use super::http2::{self, Order};
-use super::request::Head;
 use super::{ServerState, locked};
 
 /// Accepts connections until stopped, and again after a resume.
@@ -248,24 +247,6 @@ fn serve(shared: &Arc<ServerState>, number: u64, socket: &Socket, orders: watch:
     }
     connection.close();
     Ok(())
-}
-
-/// Handles one request.
-pub(super) fn exchange(
-    shared: &ServerState,
-    connection: &mut Connection,
-    head: Head,
-    body: &[u8],
-    number: u64,
-) -> io::Result<()> {
-    let route = head.route(&shared.options.prefix);
-    let seen = head.seen(&route, number);
-    let action = locked(&shared.script).next(seen.kind, seen.form);
-    locked(&shared.requests).push(seen.clone());
-    let encoding = Encoding::accepted(seen.header("accept"), shared.options.protobuf);
-    let mut exchange =
-        Exchange { server: shared, connection, seen: &seen, encoding: encoding.unwrap_or(Encoding::Json), action };
-    if encoding.is_none() { exchange.fail(&failure(406, &seen, "")) } else { exchange.answer(route, body) }
 }
 
 /// Closes the connection without losing written data: unread input would turn the close into a reset.

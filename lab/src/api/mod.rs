@@ -15,6 +15,7 @@ mod http2;
 mod list;
 mod listener;
 pub mod objects;
+mod pending;
 mod request;
 mod selector;
 mod store;

@@ -18,8 +18,8 @@ use super::icmp;
 use super::server::socket;
 use super::terrain::{SourcePorts, Terrain};
 use crate::lab::Place;
+use crate::patience::slowly;
 use crate::probe::{Answer, Outcome, sctp};
-use crate::stage::slowly;
 
 /// Time without an answer that counts as silence.
 const SILENCE: Duration = Duration::from_millis(350);

@@ -12,7 +12,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::server::transparent;
 use super::terrain::Terrain;
 use crate::lab::Place;
-use crate::stage::slowly;
+use crate::patience::slowly;
 
 /// Time limit for an answer: it arrives within a millisecond; the rest is for a machine under load.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -19,7 +19,6 @@ mod trial;
 use ferry_model::Store;
 
 pub use plan::{edges, written};
-pub use remember::Remembers;
 pub use served::ObjectServer;
 pub use stage::Corpus;
 pub use terrain::Terrain;

@@ -11,10 +11,9 @@ use ferry_model::{
 
 use super::ask::Ask;
 use super::icmp::{Ping, PingAnswer};
-use super::remember::Remembers;
 use super::terrain::{Addresses, interface, is_special};
 use crate::lab::Place;
-use crate::mode::Mode;
+use crate::mode::{Mode, Remembers};
 
 /// The model's desired state of a situation on the lab's node.
 pub(super) struct Decided {

@@ -4,18 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use super::plan::AffinityKey;
-
-/// The form in which a mode stores the affinity of a client to a service port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remembers {
-    /// per traffic policy: the chosen endpoint
-    ByPolicy,
-    /// per frontend: the chosen endpoint (a virtual server with persistence)
-    ByFrontend,
-    /// per endpoint: its clients, for all frontends. Of the endpoints that have the client and are in the pool, the first one by
-    /// the text of its address is chosen
-    ByEndpoint,
-}
+use crate::mode::Remembers;
 
 /// Observed affinities.
 pub(super) struct AffinityLog {

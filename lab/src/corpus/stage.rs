@@ -22,9 +22,9 @@ use super::{Findings, Situation};
 use crate::iptables;
 use crate::lab::{NODE_NAME, Place};
 use crate::mode::Mode;
+use crate::patience::within;
 use crate::probe::Client;
 use crate::proxy::{IPVS, Proxy};
-use crate::stage::within;
 
 /// The machines with a proxy in one mode.
 pub struct Corpus<'a> {

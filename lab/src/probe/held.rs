@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::host::Host;
-use crate::stage::slowly;
+use crate::patience::slowly;
 
 /// An echo server on one machine; ends when dropped.
 pub struct Echo {

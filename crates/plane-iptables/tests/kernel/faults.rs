@@ -11,7 +11,7 @@ use ferry_api::object::{Family, Protocol};
 use ferry_conformance::good;
 use ferry_conformance::states::{self, everything, pool};
 use ferry_kernel::iptables::{Backend, ChainName, Rule, Table, Target};
-use ferry_lab::stage::slowly;
+use ferry_lab::patience::slowly;
 use ferry_model::{Action, Context, FrontendAddr, FrontendKind, PortState, Profile, Treatment};
 use ferry_plane::engine::Engine;
 use ferry_plane::{Applied, Batch, CommitError, Compile, Delta, Kernel, Object, Outcome, SyncEngine, Unit, UnitId};

@@ -1,21 +1,20 @@
-//! The parts that the tests share: a relay with its threads, servers, and waiting for a state.
+//! The parts that the tests share: servers, clients and service ports.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::running::PATIENCE;
+pub(crate) use crate::running::{Running, config, eventually};
 #[cfg(target_os = "linux")]
 pub(crate) use crate::system::{add_address, run};
 pub(crate) use crate::system::{
     descriptors, ends_by_reset, isolated, many, reports_refused_datagrams, reset, resident,
 };
-use ferry_relay::{Balancer, Bind, Config, Listener, ListenerId, ListenerState, Port, Protocol, Relay, SourceRanges};
-
-/// After this a state that is waited for never comes.
-const PATIENCE: Duration = Duration::from_secs(30);
+use ferry_relay::{Balancer, Bind, Listener, Port, Protocol, SourceRanges};
 
 /// Loopback with a port that the system chooses.
 pub(crate) const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -33,60 +32,6 @@ pub(crate) fn in_each_family(test: impl Fn(SocketAddr) + Sync) {
     }
 }
 
-/// Waits for a state.
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < end, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// A relay with its threads.
-pub(crate) struct Running {
-    relay: Option<Relay>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Running {
-    pub(crate) fn new(config: Config) -> Self {
-        let (relay, workers) = Relay::new(config).unwrap();
-        let threads = workers.into_iter().map(|worker| std::thread::spawn(|| worker.run())).collect();
-        Self { relay: Some(relay), threads }
-    }
-
-    /// Listens at an address, and returns the one that was bound.
-    pub(crate) fn listen(&self, id: u64, protocol: Protocol, address: SocketAddr, port: &Arc<Port>) -> SocketAddr {
-        let bind = Bind::Address { address, reuse_port: false };
-        match self.add(ListenerId(id), Listener { protocol, bind, port: Arc::clone(port) }) {
-            ListenerState::Open(address) => address,
-            failed => panic!("{failed:?}"),
-        }
-    }
-
-    /// Ends the relay as a program would.
-    pub(crate) fn drain(mut self, within: Duration) -> usize {
-        self.relay.take().unwrap().drain(within)
-    }
-}
-
-impl std::ops::Deref for Running {
-    type Target = Relay;
-
-    fn deref(&self) -> &Relay {
-        self.relay.as_ref().unwrap()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.relay = None;
-        for thread in self.threads.drain(..) {
-            thread.join().unwrap();
-        }
-    }
-}
-
 /// A port with these endpoints.
 pub(crate) fn port(endpoints: &[SocketAddr]) -> (Arc<Balancer>, Arc<Port>) {
     let balancer = Arc::new(Balancer::new(None, Duration::from_secs(60)));
@@ -99,11 +44,6 @@ pub(crate) fn port(endpoints: &[SocketAddr]) -> (Arc<Balancer>, Arc<Port>) {
 pub(crate) fn elsewhere(loopback: SocketAddr) -> SourceRanges {
     let networks = if loopback.is_ipv4() { ["192.0.2.0/24", "::/0"] } else { ["2001:db8::/64", "0.0.0.0/0"] };
     SourceRanges::new(networks.map(|network| network.parse().unwrap()))
-}
-
-/// Few threads, so that connections share one and go from one to another.
-pub(crate) fn config() -> Config {
-    Config { workers: 2, ..Config::default() }
 }
 
 /// An endpoint that echoes each connection, after a greeting of one byte that names it. Ends when it is dropped.

@@ -23,6 +23,7 @@ mod kit;
 mod limits;
 #[cfg(target_os = "linux")]
 mod processes;
+mod running;
 #[cfg(target_os = "linux")]
 mod sockets;
 mod streams;

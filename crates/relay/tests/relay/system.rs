@@ -16,7 +16,7 @@ mod linux {
 
     use ferry_kernel::netns::Namespace;
 
-    use crate::kit::{Running, config, eventually};
+    use crate::running::{Running, config, eventually};
 
     /// One test at a time: they count the descriptors of the process.
     static ALONE: Mutex<()> = Mutex::new(());
@@ -91,7 +91,7 @@ mod windows {
     use ferry_kernel::windows::process;
     use socket2::SockRef;
 
-    use crate::kit::{Running, config, eventually};
+    use crate::running::{Running, config, eventually};
 
     /// One test at a time: they count the handles of the process.
     static ALONE: Mutex<()> = Mutex::new(());

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
-use ferry_lab::stage::slowly;
+use ferry_lab::patience::slowly;
 use ferry_lab::{Family, Lab, Place};
 
 use crate::services;

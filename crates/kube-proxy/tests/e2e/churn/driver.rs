@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{Condition, Manifests};
+use ferry_lab::patience::slowly;
 use ferry_lab::proxy::{Config, IPTABLES, USERSPACE};
-use ferry_lab::stage::slowly;
 use ferry_lab::{Client, Family, Host, Lab, Mode, Place, Proxy};
 
 use crate::services::{self, ENDPOINTS, Pool, Ranges, Role, State, Way};

@@ -11,14 +11,12 @@ use std::time::{Duration, Instant};
 
 use ferry_lab::lab::POD_PORTS;
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
-use ferry_lab::stage::slowly;
+use ferry_lab::patience::slowly;
 use ferry_lab::{Family, Lab, Place};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::services::{CARRIERS, PODS, Role};
+use crate::services::{CARRIERS, HELD_PORTS, PODS, Role};
 
-/// First port of the echo servers.
-pub(crate) const PORTS: u16 = 8180;
 /// Interval of each connection's messages.
 const PERIOD: Duration = Duration::from_millis(400);
 /// Time limit of an answer.
@@ -88,7 +86,8 @@ impl Established {
 
 fn listeners(place: Place) -> Vec<TcpListener> {
     let addresses = Family::ALL.map(|family| place.address(family));
-    let at = addresses.iter().flat_map(|ip| POD_PORTS.map(|port| SocketAddr::new(*ip, PORTS + port - POD_PORTS[0])));
+    let at =
+        addresses.iter().flat_map(|ip| POD_PORTS.map(|port| SocketAddr::new(*ip, HELD_PORTS + port - POD_PORTS[0])));
     at.map(|at| {
         let listener = TcpListener::bind(at).unwrap_or_else(|error| panic!("{at}: {error}"));
         listener.set_nonblocking(true).expect("a listener that doesn't block");

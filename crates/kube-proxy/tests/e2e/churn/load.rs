@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ferry_lab::stage::slowly;
+use ferry_lab::patience::slowly;
 use ferry_lab::{Host, Lab, Place, Protocol};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Socket, Type};

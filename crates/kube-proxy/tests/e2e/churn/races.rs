@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use ferry_api::object::{IpNet, ObjectName, Protocol};
 use ferry_lab::lab::{POD_RANGES, client_address, external_ip};
-use ferry_lab::stage::slowly;
+use ferry_lab::patience::slowly;
 use ferry_lab::{Family, Lab, Place};
 use ferry_model::{
     Action, Affinity, BaseState, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, LocalDetector,

@@ -7,12 +7,12 @@ use ferry_lab::lab::{POD_PORTS, client_address};
 use ferry_lab::objects::{Condition, NAMESPACE, at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::{Family, Place, Protocol, Service};
 
-use super::established;
-
 /// Places of endpoints: two pods of the node, and one elsewhere.
 pub(crate) const PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
 /// Number of endpoints: one per pod and port.
 pub(crate) const ENDPOINTS: usize = PODS.len() * POD_PORTS.len();
+/// First port of the echo servers, the endpoints of established connections.
+pub(crate) const HELD_PORTS: u16 = 8180;
 /// The endpoints on the node.
 const LOCAL: Pool = Pool(0x00ff);
 /// First number of the markers' cluster IPs.
@@ -266,7 +266,7 @@ impl State {
 
     /// The EndpointSlice of the endpoints at one port of the pods; it stays when it is empty.
     fn slice(&self, service: &Service, family: Family, index: usize, port: u16, text: &mut String) {
-        let target = if self.role == Role::Held { established::PORTS + port - POD_PORTS[0] } else { port };
+        let target = if self.role == Role::Held { HELD_PORTS + port - POD_PORTS[0] } else { port };
         let protocols = if self.role == Role::Plain { &["TCP", "UDP"][..] } else { &["TCP"] };
         let name = &service.name;
         let _ = write!(

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use ferry_lab::kubernetes::{Certificate, Server, User, service_path};
+use ferry_lab::patience::until;
 use ferry_lab::proxy::Config;
-use ferry_lab::stage::until;
 use ferry_lab::{Family, Place, Proxy, Service};
 
 use crate::support::{Cluster, assert_unharmed, cluster, connection, hammer, start, wait};

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use ferry_lab::kubernetes::{self, User};
 use ferry_lab::nft::{self, Ruleset};
 use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::patience::until;
 use ferry_lab::probe::Hammer;
 use ferry_lab::proxy::Config;
-use ferry_lab::stage::until;
 use ferry_lab::{Family, Host, Kubernetes, Lab, Place, Protocol, Proxy, Service, Tally};
 
 /// The program under test.

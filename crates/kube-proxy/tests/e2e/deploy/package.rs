@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use ferry_lab::iptables::{Backend, Rules};
 use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::patience::{slowly, until, within};
 use ferry_lab::probe::{Echo, Hammer, Held};
 use ferry_lab::proxy::Config;
-use ferry_lab::stage::{slowly, until, within};
 use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service, nft};
 
 use crate::support::{fresh_folder, package, run, unpacked};

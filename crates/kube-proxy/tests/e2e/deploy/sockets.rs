@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::patience::{slowly, until};
 use ferry_lab::probe::Hammer;
 use ferry_lab::proxy::{Config, USERSPACE};
-use ferry_lab::stage::{slowly, until};
 use ferry_lab::{Family, Lab, Outcome, Place, Protocol};
 
 use crate::package::{WEB, configure, install_in, is_on_page, serves};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ferry_lab::Host;
-use ferry_lab::stage::{slowly, until};
+use ferry_lab::patience::{slowly, until};
 
 use crate::support::{attempt, run};
 

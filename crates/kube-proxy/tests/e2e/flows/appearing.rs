@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::patience::until;
 use ferry_lab::proxy::{IPTABLES, NFTABLES};
-use ferry_lab::stage::until;
 use ferry_lab::{Family, Manifests, Outcome, Place, Protocol, Service};
 
 use crate::support::{Asker, EXECUTABLE, LIMIT, stage, stage_in};

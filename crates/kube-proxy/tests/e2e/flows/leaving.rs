@@ -4,8 +4,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::patience::until;
 use ferry_lab::proxy::{NFTABLES, USERSPACE};
-use ferry_lab::stage::until;
 use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service};
 
 use crate::support::{Asker, EndedFlows, LIMIT, removed, rest, spread, stage, stage_in, sweeps};

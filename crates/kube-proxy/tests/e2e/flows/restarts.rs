@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use ferry_lab::lab::node_addresses;
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::patience::until;
 use ferry_lab::proxy::{Config, IPTABLES, NFTABLES};
-use ferry_lab::stage::until;
 use ferry_lab::{Family, Lab, Manifests, Mode, Outcome, Place, Protocol, Service};
 
 use crate::support::{Asker, EndedFlows, LIMIT, removed, rest, stage_in, stage_with, sweeps};

@@ -9,8 +9,8 @@ use std::time::Duration;
 use ferry_kernel::conntrack::testing::DestroyMonitor;
 use ferry_kernel::conntrack::{Entry, Filter, Socket};
 use ferry_kube_proxy::planes;
+use ferry_lab::patience::until;
 use ferry_lab::proxy::{Config, NFTABLES};
-use ferry_lab::stage::until;
 use ferry_lab::{Client, Family, Lab, Manifests, Outcome, Place, Protocol, Stage};
 
 /// The program under test.

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{at_cluster_ip, at_node_port};
+use ferry_lab::patience::{slowly, until};
 use ferry_lab::probe::{Echo, Hammer, Held};
 use ferry_lab::proxy::{Config, IPTABLES, IPVS, NFTABLES, USERSPACE};
-use ferry_lab::stage::{slowly, until};
 use ferry_lab::{Family, Host, Manifests, Outcome, Place, Protocol, Proxy, Service, Stage};
 
 use crate::support::{

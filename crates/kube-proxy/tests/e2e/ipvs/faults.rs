@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ferry_lab::lab::{cluster_ip, external_ip};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
-use ferry_lab::stage::{slowly, until};
+use ferry_lab::patience::{slowly, until};
 use ferry_lab::{Checks, Family, Host, Manifests, Place, Proxy, Service, Source, Stage, nft};
 
 use crate::support::{LIMIT, Statistics, counted, folder, run_to_end, server, servers, settled, stage};

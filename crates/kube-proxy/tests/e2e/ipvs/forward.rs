@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ferry_lab::objects::at_node_port;
-use ferry_lab::stage::{slowly, until, within};
+use ferry_lab::patience::{slowly, until, within};
 use ferry_lab::{Family, Lab, Manifests, Place, Service};
 
 use crate::support::{ipvs, run_to_end, stage_with};

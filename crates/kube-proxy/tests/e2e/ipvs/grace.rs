@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use ferry_lab::objects::{Condition, at_cluster_ip, at_external_ip};
+use ferry_lab::patience::{slowly, until};
 use ferry_lab::probe::Echo;
 use ferry_lab::proxy::Config;
-use ferry_lab::stage::{slowly, until};
 use ferry_lab::{Family, Host, Lab, Manifests, Outcome, Place, Protocol, Service, Stage};
 use socket2::SockRef;
 

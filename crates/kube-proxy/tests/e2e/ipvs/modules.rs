@@ -5,8 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::patience::until;
 use ferry_lab::proxy::Config;
-use ferry_lab::stage::until;
 use ferry_lab::{Family, Manifests, Place, Service, Stage};
 
 use crate::support::{ipvs, run_to_end, server, stage, stage_with};

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 
 use ferry_lab::lab::client_address;
 use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::patience::until;
 use ferry_lab::probe::{Echo, Held};
-use ferry_lab::stage::until;
 use ferry_lab::{Checks, Endpoints, Family, Host, Lab, Manifests, Place, Service};
 
 use crate::support::{LIMIT, Real, ipvs, server, stage, stage_with};

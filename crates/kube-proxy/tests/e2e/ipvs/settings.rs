@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ferry_lab::lab::{external_ip, node_addresses};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::patience::{slowly, until};
 use ferry_lab::proxy::Config;
-use ferry_lab::stage::{slowly, until};
 use ferry_lab::{Checks, Family, Host, Manifests, Place, Service, Source};
 
 use crate::support::{LIMIT, ipvs, run_to_end, server, servers, stage, stage_with};

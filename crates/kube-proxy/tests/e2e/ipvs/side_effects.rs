@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use ferry_lab::lab::{NODE_PORT, external_ip, node_addresses};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::patience::{slowly, until};
 use ferry_lab::probe::{Echo, Server};
-use ferry_lab::stage::{slowly, until};
 use ferry_lab::{Checks, Family, Lab, Manifests, Outcome, Place, Protocol, Service, Source, Tally};
 
 use crate::grace::Talk;

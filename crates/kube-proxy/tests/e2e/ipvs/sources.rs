@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ferry_lab::lab::{NODE_PORT, is_node_address};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
-use ferry_lab::stage::until;
+use ferry_lab::patience::until;
 use ferry_lab::{Checks, Family, Host, Lab, Manifests, Place, Service, Source, Stage, Tally};
 
 use crate::support::{EXECUTABLE, LIMIT, folder, ipvs, stage};

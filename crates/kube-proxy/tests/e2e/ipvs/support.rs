@@ -8,8 +8,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ferry_lab::iptables::{Backend, Rules};
+use ferry_lab::patience::until;
 use ferry_lab::proxy::{Config, IPVS};
-use ferry_lab::stage::{Directory, until};
+use ferry_lab::stage::Directory;
 use ferry_lab::{Host, Lab, Manifests, Place, Protocol, Proxy, Stage, Tally};
 
 /// The program under test.

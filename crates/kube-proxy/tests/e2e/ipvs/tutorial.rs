@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use ferry_lab::lab::cluster_ip;
-use ferry_lab::stage::slowly;
+use ferry_lab::patience::slowly;
 use ferry_lab::{Family, Host, Manifests, Place, Service};
 use socket2::{Domain, Protocol, Socket, Type};
 

@@ -12,8 +12,8 @@ use ferry_lab::corpus::ObjectServer;
 use ferry_lab::iptables::{self, Backend, Rules};
 use ferry_lab::kubernetes;
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::patience::{slowly, until};
 use ferry_lab::probe::{Echo, Hammer, Held};
-use ferry_lab::stage::{slowly, until};
 use ferry_lab::{Checks, Family, Host, Lab, Manifests, Outcome, Place, Protocol, Proxy, Service, Source};
 
 use crate::support::{EXECUTABLE, Statistics, counted, devices, folder, ipvs, leftovers, run_to_end, servers, settled};

@@ -1,7 +1,7 @@
 //! `kube-proxy verify` and `trace` in mode ipvs: nothing differs after a run, a server that is gone does.
 
 use ferry_lab::objects::at_cluster_ip;
-use ferry_lab::stage::until;
+use ferry_lab::patience::until;
 use ferry_lab::{Family, Manifests, Place, Service, Stage};
 
 use crate::support::{LIMIT, run_to_end, stage};

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use ferry_lab::stage::slowly;
+use ferry_lab::patience::slowly;
 
 use crate::support::{METRICS, Machine, Running};
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ferry_kernel::netns::Namespace;
 use ferry_kernel::sysctl;
-use ferry_lab::stage::slowly;
+use ferry_lab::patience::slowly;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The program under test.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ferry_lab::kubernetes::{service_path, slice_path};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::patience::until;
 use ferry_lab::proxy::{IPTABLES, NFTABLES};
-use ferry_lab::stage::until;
 use ferry_lab::{Client, Family, Lab, Outcome, Place, Protocol, Service};
 
 use crate::iptables::{Scene, Who};

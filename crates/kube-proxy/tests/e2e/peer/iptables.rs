@@ -9,9 +9,10 @@ use ferry_lab::iptables::{self, Backend, Rules};
 use ferry_lab::kubernetes::{self, User};
 use ferry_lab::nft::{self, Ruleset};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::patience::until;
 use ferry_lab::probe::{Echo, Hammer, Held};
 use ferry_lab::proxy::{Config, IPTABLES, NFTABLES};
-use ferry_lab::stage::{Directory, until};
+use ferry_lab::stage::Directory;
 use ferry_lab::{Family, Host, Kubernetes, Lab, Place, Proxy, Service};
 
 use crate::{EXECUTABLE, TABLES, folder, matrix};

@@ -21,8 +21,9 @@ use std::time::{Duration, Instant};
 
 use ferry_lab::kubernetes;
 use ferry_lab::nft::{self, Ruleset};
+use ferry_lab::patience::until;
 use ferry_lab::proxy::{Config, NFTABLES};
-use ferry_lab::stage::{Directory, until};
+use ferry_lab::stage::Directory;
 use ferry_lab::{Checks, Family, Host, Kubernetes, Lab, Manifests, Place, Protocol, Proxy, Service, Source, Stage};
 
 /// The program under test.

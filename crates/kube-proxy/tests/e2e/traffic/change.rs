@@ -23,7 +23,7 @@ fn a_replaced_endpoint_takes_over_at_once() {
         let start = Instant::now();
         for family in Family::ALL {
             let client = stage.lab.from(Place::Client);
-            ferry_lab::stage::until("the new endpoint answers", Duration::from_secs(2), || {
+            ferry_lab::patience::until("the new endpoint answers", Duration::from_secs(2), || {
                 let tally = client.tcp(at_cluster_ip(family, 40), 1);
                 assert!(tally.all_answered(), "round {round}, {family}: {tally}");
                 tally.endpoints().contains_key(endpoint)

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use ferry_lab::objects::at_node_port;
+use ferry_lab::patience::{until, within};
 use ferry_lab::proxy::Config;
-use ferry_lab::stage::{until, within};
 use ferry_lab::{Family, Lab, Manifests, Place, Service, Stage};
 
 use crate::support::{EXECUTABLE, folder, run_to_end};

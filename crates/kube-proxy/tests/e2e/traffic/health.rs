@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use ferry_lab::lab::node_addresses;
 use ferry_lab::objects::{Condition, NAMESPACE, at_node_port};
+use ferry_lab::patience::until;
 use ferry_lab::proxy::Config;
-use ferry_lab::stage::{Directory, until};
+use ferry_lab::stage::Directory;
 use ferry_lab::{Endpoints, Family, Host, Lab, Manifests, Place, Service, Stage};
 
 use crate::support::{EXECUTABLE, alone, folder, stage, stage_with};

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use ferry_lab::iptables::{self, Backend, HINT, Rules};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::patience::{until, within};
 use ferry_lab::probe::{Echo, Held};
 use ferry_lab::proxy::Config;
-use ferry_lab::stage::{until, within};
 use ferry_lab::{Checks, Family, Host, Lab, Manifests, Place, Service, Source, Stage};
 use socket2::{Domain, Socket, Type};
 

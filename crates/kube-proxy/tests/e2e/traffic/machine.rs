@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use ferry_lab::lab::NODE_NAME;
 use ferry_lab::nft::{self, Ruleset};
 use ferry_lab::objects::{at_cluster_ip, at_node_port};
+use ferry_lab::patience::until;
 use ferry_lab::proxy::{Config, IPTABLES, NFTABLES};
-use ferry_lab::stage::{Directory, until};
+use ferry_lab::stage::Directory;
 use ferry_lab::{Checks, Family, Lab, Manifests, Place, Proxy, Service, Source};
 
 use crate::support::{EXECUTABLE, alone, folder, stage};

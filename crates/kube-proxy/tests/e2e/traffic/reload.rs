@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use ferry_lab::lab::node_addresses;
 use ferry_lab::objects::{at_cluster_ip, at_node_port};
+use ferry_lab::patience::slowly;
 use ferry_lab::probe::Hammer;
 use ferry_lab::proxy::{Config, IPTABLES, NFTABLES};
-use ferry_lab::stage::{Directory, slowly};
+use ferry_lab::stage::Directory;
 use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Proxy, Service, Stage};
 
 use crate::support::{EXECUTABLE, alone, folder, fresh};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ferry_lab::nft::{self, Ruleset};
 use ferry_lab::objects::at_cluster_ip;
-use ferry_lab::stage::{until, within};
+use ferry_lab::patience::{until, within};
 use ferry_lab::{Checks, Family, Host, Manifests, Place, Service, Source, Stage};
 
 use crate::support::stage;

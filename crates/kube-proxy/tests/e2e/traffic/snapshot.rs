@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use ferry_lab::api::{ApiServer, Authority, Identity, Options, Validity};
 use ferry_lab::objects::at_cluster_ip;
+use ferry_lab::patience::slowly;
 use ferry_lab::probe::Hammer;
 use ferry_lab::proxy::{Config, IPTABLES, IPVS, NFTABLES};
-use ferry_lab::stage::slowly;
 use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Proxy, Service};
 
 use crate::support::{EXECUTABLE, alone, folder};

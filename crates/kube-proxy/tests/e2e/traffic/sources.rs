@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ferry_lab::lab::{client_address, external_ip};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
-use ferry_lab::stage::until;
+use ferry_lab::patience::until;
 use ferry_lab::{Checks, Family, Manifests, Place, Protocol, Service, Source};
 
 use crate::support::stage;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use ferry_lab::lab::is_node_address;
 use ferry_lab::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::patience::until;
 use ferry_lab::proxy::Config;
-use ferry_lab::stage::until;
 use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service, Stage};
 
 use crate::support::{EXECUTABLE, alone, folder};

@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{Condition, at_cluster_ip, at_node_port};
+use ferry_lab::patience::{slowly, until, within};
 use ferry_lab::probe::{Echo, Hammer, Held};
 use ferry_lab::proxy::{Config, NFTABLES, USERSPACE};
-use ferry_lab::stage::{slowly, until, within};
 use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service, Stage};
 use socket2::{Domain, Socket, Type};
 

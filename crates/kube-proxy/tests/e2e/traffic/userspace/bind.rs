@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use ferry_lab::lab::{cluster_ip, node_addresses};
 use ferry_lab::objects::{Condition, at_cluster_ip, at_node_port};
+use ferry_lab::patience::{slowly, until};
 use ferry_lab::probe::Held;
 use ferry_lab::proxy::{Config, NFTABLES};
-use ferry_lab::stage::{Directory, slowly, until};
+use ferry_lab::stage::Directory;
 use ferry_lab::{Family, Host, Lab, Manifests, Outcome, Place, Protocol, Proxy, Service};
 
 use super::{ECHO, NO_RETRY, assert_unharmed, busy, config, echo, hammers, held_by, own, stage};
