@@ -4,7 +4,7 @@
 //! - `case`, `cluster`: a proxy's input, from the case folders or generated from a seed; `golden`: the expected files
 //! - `decided`: the desired state and its compiled objects; `matrix`: the packets that every case is tried with
 //! - `proxy`, `memory`: a proxy of one family on a kernel in memory; `states`, `world`: states of every kind, without objects
-//! - `cases`, `clusters`, `transitions`, `shapes`, `history`, `costs`: the tests; `twin`: two engines on one kernel
+//! - `cases`, `clusters`, `transitions`, `shapes`, `history`, `costs`, `twins`: the tests; `twin`: one of two engines on a kernel
 //!
 //! For tests only, so errors are panics. Independent of modes; needs no privilege.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test kit fails by panicking")]
@@ -25,12 +25,13 @@ pub mod shapes;
 pub mod states;
 pub mod transitions;
 pub mod twin;
+pub mod twins;
 pub mod world;
 
 pub use case::Case;
 pub use cluster::{Cluster, Random};
 pub use decided::Decided;
 pub use memory::good;
-pub use mode::{KeyOf, Mode, ObjectOf};
+pub use mode::{KeyOf, Mode, ObjectOf, neighbours};
 pub use proxy::Proxy;
 pub use world::World;

@@ -34,6 +34,9 @@ pub trait Mode {
     /// one, lets another program delete a referenced object, and then records dangling references as violations.
     fn is_leaf(key: &KeyOf<Self>) -> bool;
 
+    /// Objects that another program writes in place of some of these, for tests of repairs: a choice by this index.
+    fn spoiled(objects: &[ObjectOf<Self>], index: usize) -> Vec<ObjectOf<Self>>;
+
     /// These objects, sorted, without the differences that two histories with the same end may have (nftables: the order of
     /// endpoints in slots).
     fn comparable(objects: Vec<ObjectOf<Self>>) -> Vec<ObjectOf<Self>> {
@@ -50,6 +53,12 @@ pub trait Mode {
     fn well_made(objects: &[ObjectOf<Self>], name: &str) {
         well_made(objects, name);
     }
+}
+
+/// Two of these that are next to each other, by an index; the same one twice if there is no other, `None` if there is none.
+pub fn neighbours<T>(all: &[T], index: usize) -> Option<(&T, &T)> {
+    let at = index.checked_rem(all.len())?;
+    Some((&all[at], &all[(at + 1) % all.len()]))
 }
 
 /// Checks that duplicates are equal, and that references point to existing objects of lower rank.

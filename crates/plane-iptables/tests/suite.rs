@@ -5,4 +5,5 @@ mod clusters;
 mod costs;
 mod history;
 mod mode;
+mod twins;
 mod upstream;

@@ -4,7 +4,7 @@
 //! `FERRY_ACCEPT=1 cargo test -p ferry-plane-userspace --test suite bind::` writes the expected files; review the diff like code.
 
 use ferry_api::object::Family;
-use ferry_conformance::{Mode, cases, clusters, costs, history, shapes, transitions};
+use ferry_conformance::{Mode, cases, clusters, costs, history, neighbours, shapes, transitions, twins};
 use ferry_plane_userspace::bind::{BindKey, BindObject, Binding, render};
 
 enum ThisWay {}
@@ -26,6 +26,18 @@ impl Mode for ThisWay {
 
     fn is_leaf(key: &BindKey) -> bool {
         matches!(key, BindKey::Address(_) | BindKey::Listener(_))
+    }
+
+    /// A listener serves the service port of its neighbour.
+    fn spoiled(objects: &[BindObject], index: usize) -> Vec<BindObject> {
+        let listeners: Vec<_> = objects
+            .iter()
+            .filter_map(|object| {
+                if let BindObject::Listener(place, serves) = object { Some((*place, serves.clone())) } else { None }
+            })
+            .collect();
+        let Some(((place, _), (_, serves))) = neighbours(&listeners, index) else { return Vec::new() };
+        vec![BindObject::Listener(*place, serves.clone())]
     }
 }
 
@@ -52,6 +64,21 @@ fn the_objects_of_random_clusters_do_what_the_model_decides() {
 #[test]
 fn any_history_of_a_cluster_ends_as_one_full_build_does() {
     clusters::any_history_ends_as_one_full_build_does::<ThisWay>();
+}
+
+#[test]
+fn two_engines_agree_and_rest() {
+    twins::two_agree_and_rest::<ThisWay>(30, |_changes| 0);
+}
+
+#[test]
+fn damage_is_mended_in_time() {
+    twins::damage_is_mended_in_time::<ThisWay>(30);
+}
+
+#[test]
+fn an_engine_comes_to_rest_after_faults() {
+    twins::one_comes_to_rest_after_faults::<ThisWay>(30);
 }
 
 #[test]

@@ -6,3 +6,4 @@ mod clusters;
 mod costs;
 mod history;
 mod mode;
+mod twins;

@@ -1,7 +1,7 @@
 //! The iptables mode, as the shared tests of all modes use it.
 
 use ferry_api::object::Family;
-use ferry_conformance::Mode;
+use ferry_conformance::{Mode, neighbours};
 use ferry_plane_iptables::{Features, IptKey, IptObject, Iptables, render, testing};
 
 pub(crate) enum ThisMode {}
@@ -28,6 +28,19 @@ impl Mode for ThisMode {
 
     fn is_leaf(key: &IptKey) -> bool {
         matches!(key, IptKey::OwnedRules(_))
+    }
+
+    /// An owner has the rules of its neighbour.
+    fn spoiled(objects: &[IptObject], index: usize) -> Vec<IptObject> {
+        let owned: Vec<_> =
+            objects
+                .iter()
+                .filter_map(|object| {
+                    if let IptObject::OwnedRules(key, rules) = object { Some((*key, rules.clone())) } else { None }
+                })
+                .collect();
+        let Some(((key, _), (_, rules))) = neighbours(&owned, index) else { return Vec::new() };
+        vec![IptObject::OwnedRules(*key, rules.clone())]
     }
 
     fn varied(config: String, seed: u64) -> String {

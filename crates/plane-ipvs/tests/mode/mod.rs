@@ -1,7 +1,7 @@
 //! The ipvs mode, as the shared tests of all modes use it.
 
 use ferry_api::object::Family;
-use ferry_conformance::Mode;
+use ferry_conformance::{Mode, neighbours};
 use ferry_plane_ipvs::{Ipvs, IpvsKey, IpvsObject, Pings, render};
 use ferry_ruleset::table::TableKey;
 
@@ -23,6 +23,18 @@ impl Mode for ThisMode {
 
     fn is_leaf(key: &IpvsKey) -> bool {
         matches!(key, IpvsKey::Table(TableKey::Element(_)) | IpvsKey::Server(_) | IpvsKey::Address(_))
+    }
+
+    /// A virtual server has the scheduler and the endpoints of its neighbour.
+    fn spoiled(objects: &[IpvsObject], index: usize) -> Vec<IpvsObject> {
+        let servers: Vec<_> = objects
+            .iter()
+            .filter_map(
+                |object| if let IpvsObject::Server(id, server) = object { Some((*id, server.clone())) } else { None },
+            )
+            .collect();
+        let Some(((id, _), (_, server))) = neighbours(&servers, index) else { return Vec::new() };
+        vec![IpvsObject::Server(*id, server.clone())]
     }
 
     fn varied(config: String, seed: u64) -> String {

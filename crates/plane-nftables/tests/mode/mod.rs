@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use ferry_api::object::Family;
-use ferry_conformance::Mode;
+use ferry_conformance::states::pool;
+use ferry_conformance::{Mode, neighbours};
 use ferry_plane_nftables::names::LOCAL_SLOTS;
 use ferry_plane_nftables::object::{ElementKey, Value};
 use ferry_plane_nftables::{NftKey, NftObject, Nftables, render};
@@ -27,6 +28,17 @@ impl Mode for ThisMode {
         matches!(key, NftKey::Element(_))
     }
 
+    /// The endpoints of two neighbouring slots are exchanged, or one slot holds an endpoint of no service.
+    fn spoiled(objects: &[NftObject], index: usize) -> Vec<NftObject> {
+        let slots: Vec<(ElementKey, Value)> = objects.iter().filter_map(slot).collect();
+        let Some((one, other)) = neighbours(&slots, index / 2) else { return Vec::new() };
+        if index.is_multiple_of(2) {
+            return vec![NftObject::Element(one.0, other.1), NftObject::Element(other.0, one.1)];
+        }
+        let dead = pool(Family::V4, &[99]);
+        dead.0.iter().map(|dead| NftObject::Element(one.0, Value::Endpoint(*dead))).collect()
+    }
+
     /// Normalises the assignment of endpoints to slots, which is free: sorts the endpoints of each pool.
     fn comparable(objects: Vec<NftObject>) -> Vec<NftObject> {
         let mut pools: BTreeMap<ElementKey, Vec<Value>> = BTreeMap::new();
@@ -46,6 +58,16 @@ impl Mode for ThisMode {
             other => other,
         };
         objects.into_iter().map(in_order).collect()
+    }
+}
+
+/// A slot of a frontend and its endpoint.
+fn slot(object: &NftObject) -> Option<(ElementKey, Value)> {
+    match object {
+        NftObject::Element(key @ (ElementKey::Slot { .. } | ElementKey::NodePortSlot { .. }), value) => {
+            Some((*key, *value))
+        }
+        _ => None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The userspace mode, as the shared tests of all modes use it.
 
 use ferry_api::object::Family;
-use ferry_conformance::Mode;
+use ferry_conformance::{Mode, neighbours};
 use ferry_plane_userspace::redirect::{Relaying, UserspaceKey, UserspaceObject, render};
 use ferry_ruleset::table::TableKey;
 
@@ -22,6 +22,22 @@ impl Mode for ThisMode {
 
     fn is_leaf(key: &UserspaceKey) -> bool {
         matches!(key, UserspaceKey::Table(TableKey::Element(_)) | UserspaceKey::Route(..))
+    }
+
+    /// A route leads to the service port of its neighbour.
+    fn spoiled(objects: &[UserspaceObject], index: usize) -> Vec<UserspaceObject> {
+        let routes: Vec<_> = objects
+            .iter()
+            .filter_map(|object| {
+                if let UserspaceObject::Route(scope, at, port) = object {
+                    Some((*scope, *at, port.clone()))
+                } else {
+                    None
+                }
+            })
+            .collect();
+        let Some(((scope, at, _), (_, _, port))) = neighbours(&routes, index) else { return Vec::new() };
+        vec![UserspaceObject::Route(*scope, *at, port.clone())]
     }
 }
 
