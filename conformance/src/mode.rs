@@ -34,7 +34,8 @@ pub trait Mode {
     /// one, lets another program delete a referenced object, and then records dangling references as violations.
     fn is_leaf(key: &KeyOf<Self>) -> bool;
 
-    /// Objects that another program writes in place of some of these, for tests of repairs: a choice by this index.
+    /// Objects that another program writes in place of some of these, at least one with another content, for tests of repairs: a
+    /// choice by this index.
     fn spoiled(objects: &[ObjectOf<Self>], index: usize) -> Vec<ObjectOf<Self>>;
 
     /// These objects, sorted, without the differences that two histories with the same end may have (nftables: the order of
@@ -55,10 +56,13 @@ pub trait Mode {
     }
 }
 
-/// Two of these that are next to each other, by an index; the same one twice if there is no other, `None` if there is none.
-pub fn neighbours<T>(all: &[T], index: usize) -> Option<(&T, &T)> {
+/// One of these, by an index, and the next one behind it whose content differs; `None` if all have the same.
+pub fn neighbours<K, C: PartialEq>(all: &[(K, C)], index: usize) -> Option<[&(K, C); 2]> {
     let at = index.checked_rem(all.len())?;
-    Some((&all[at], &all[(at + 1) % all.len()]))
+    let (before, rest) = all.split_at(at);
+    let one = rest.first()?;
+    let other = rest.iter().chain(before).find(|other| other.1 != one.1)?;
+    Some([one, other])
 }
 
 /// Checks that duplicates are equal, and that references point to existing objects of lower rank.

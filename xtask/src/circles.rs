@@ -6,11 +6,11 @@
 
 mod rust;
 
-use crate::shell::{Metadata, Package};
+use crate::shell::Metadata;
 use anyhow::{Context, Result};
 use rust::Source;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A module's path from the crate's root, which has the empty path.
 type Module = Vec<String>;
@@ -21,30 +21,19 @@ type Modules = BTreeMap<Module, Source>;
 /// Most `use`s that a name is followed through.
 const REEXPORTS: usize = 8;
 
-/// Finds the circles between modules of all packages: in the library, or the program if there is none, and in each program of tests.
+/// Finds the circles between modules of all packages: of each library, program and program of tests.
 ///
 /// # Errors
 /// If a source file can't be read.
 pub(crate) fn faults(metadata: &Metadata) -> Result<Vec<String>> {
     let mut faults = Vec::new();
-    for package in &metadata.packages {
-        for root in roots(package) {
-            let mut modules = Modules::new();
-            read(&root, root.parent().unwrap_or(&root), Module::new(), &mut modules)?;
-            faults.extend(circles(&modules).into_iter().map(|circle| format!("{}: {circle}", root.display())));
-        }
+    for target in metadata.packages.iter().flat_map(|package| &package.targets) {
+        let root = &target.src_path;
+        let mut modules = Modules::new();
+        read(root, root.parent().unwrap_or(root), Module::new(), &mut modules)?;
+        faults.extend(circles(&modules).into_iter().map(|circle| format!("{}: {circle}", root.display())));
     }
     Ok(faults)
-}
-
-/// The first files of a package's crates that have more files.
-fn roots(package: &Package) -> Vec<PathBuf> {
-    let folder = package.folder();
-    let own = ["src/lib.rs", "src/main.rs"].map(|file| folder.join(file)).into_iter().find(|file| file.is_file());
-    let tests = [folder.join("tests"), folder.join("tests/e2e")];
-    let folders = tests.iter().flat_map(|tests| std::fs::read_dir(tests).into_iter().flatten().flatten());
-    let mains = folders.map(|folder| folder.path().join("main.rs")).filter(|file| file.is_file());
-    own.into_iter().chain(mains).collect()
 }
 
 /// Reads a module's file, and those of its children in this folder.
@@ -55,10 +44,6 @@ fn read(file: &Path, folder: &Path, name: Module, modules: &mut Modules) -> Resu
         let below = folder.join(child);
         let beside = folder.join(format!("{child}.rs"));
         let file = if beside.is_file() { beside } else { below.join("mod.rs") };
-        // One that `#[path]` takes from another program of tests is read there.
-        if !file.is_file() {
-            continue;
-        }
         read(&file, &below, [name.as_slice(), std::slice::from_ref(child)].concat(), modules)?;
     }
     modules.insert(name, source);

@@ -113,6 +113,7 @@ mod tests {
                 path: Some("somewhere".into()),
                 features: features.iter().map(|&feature| feature.into()).collect(),
             }],
+            targets: Vec::new(),
         })
     }
 

@@ -20,6 +20,14 @@ pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) manifest_path: PathBuf,
     pub(crate) dependencies: Vec<Dependency>,
+    pub(crate) targets: Vec<Target>,
+}
+
+/// A library, a program or a program of tests of a package.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Target {
+    /// its first file
+    pub(crate) src_path: PathBuf,
 }
 
 /// One dependency in a manifest.

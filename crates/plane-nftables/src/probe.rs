@@ -29,9 +29,9 @@ pub(crate) fn probe(socket: &mut Socket, family: Family) -> Result<(), CommitErr
     let own = [affinity_map, members, SetName::Pool(id), SetName::Sources(sources)];
     let sets = FixedSet::ALL.iter().map(|set| SetName::Fixed(*set)).chain(own);
     let sets: Vec<nft::Set> = sets.map(|set| layout::shape(set, family)).collect();
-    let chains: Vec<(nft::Chain, Rules)> =
-        chains(family, id, sources).into_iter().map(|(name, rules)| (name.chain(), rules)).collect();
-    Probe { sets: &sets, chains: &chains, modules: MODULES }.run(socket, family)
+    let (chains, rules): (Vec<nft::Chain>, Vec<(String, Rules)>) =
+        chains(family, id, sources).into_iter().map(|(name, rules)| (name.chain(), (name.to_string(), rules))).unzip();
+    Probe { sets: &sets, chains: &chains, rules: &rules, modules: MODULES }.run(socket, family)
 }
 
 /// Chains that contain every kind of rule.

@@ -49,7 +49,8 @@ impl<'a> Reader<'a> {
     }
 
     fn all(&mut self) -> io::Result<Found> {
-        let (Some(sets), Some(chains)) = (self.sets()?, self.chains()?) else { return Ok(Found::Foreign) };
+        let Some(sets) = self.sets()? else { return Ok(Found::Foreign) };
+        let Some(chains) = self.chains()? else { return Ok(Found::Foreign) };
         let mut objects = vec![NftObject::Table(Owner::Ours)];
         objects.extend(chains.into_iter().map(|(name, rules)| NftObject::Chain(name, rules)));
         for set in sets {

@@ -36,7 +36,7 @@ impl Mode for ThisWay {
                 if let BindObject::Listener(place, serves) = object { Some((*place, serves.clone())) } else { None }
             })
             .collect();
-        let Some(((place, _), (_, serves))) = neighbours(&listeners, index) else { return Vec::new() };
+        let Some([(place, _), (_, serves)]) = neighbours(&listeners, index) else { return Vec::new() };
         vec![BindObject::Listener(*place, serves.clone())]
     }
 }

@@ -18,8 +18,10 @@ const PROBE_TABLE: &str = "kube-proxy-probe";
 pub struct Probe<'a> {
     /// the sets and maps
     pub sets: &'a [nft::Set],
-    /// the chains with their rules
-    pub chains: &'a [(nft::Chain, Rules)],
+    /// the chains
+    pub chains: &'a [nft::Chain],
+    /// rules, each with the name of its chain, which may come more than once
+    pub rules: &'a [(String, Rules)],
     /// the kernel's modules that a table like this needs, as an enumeration in a sentence
     pub modules: &'a str,
 }
@@ -60,18 +62,37 @@ impl Probe<'_> {
             steps.push((batch.position(), format!("the set or map {}", set.name)));
             batch.add_set(set);
         }
-        for (chain, _) in self.chains {
+        for chain in self.chains {
             steps.push((batch.position(), format!("the chain {}", chain.name)));
             batch.add_chain(chain);
         }
-        for (chain, rules) in self.chains {
+        for (chain, rules) in self.rules {
             for rule in &*rules.0 {
                 steps.push((batch.position(), format!("the rule \"{rule}\"")));
-                batch.add_rule(&chain.name, &rule.exprs);
+                batch.add_rule(chain, &rule.exprs);
             }
         }
         steps.push((batch.position(), "the deletion of a table".to_owned()));
         batch.delete_table();
         (batch, steps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::RuleWriter;
+
+    #[test]
+    fn every_rule_of_a_chain_that_comes_twice_is_tried() {
+        let chain = nft::Chain { name: "services".to_owned(), hook: None };
+        let rule = |rule| (chain.name.clone(), Rules([rule].into()));
+        let rules = [rule(RuleWriter::new(Family::V4).reject()), rule(RuleWriter::new(Family::V4).drop_it())];
+        let probe = Probe { sets: &[], chains: std::slice::from_ref(&chain), rules: &rules, modules: "none" };
+        let (_, steps) = probe.transaction(Family::V4);
+        let steps: Vec<&str> = steps.iter().map(|(_, step)| step.as_str()).collect();
+        let wanted =
+            ["a table", "the chain services", "the rule \"reject\"", "the rule \"drop\"", "the deletion of a table"];
+        assert_eq!(steps, wanted);
     }
 }

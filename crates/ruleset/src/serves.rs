@@ -18,19 +18,22 @@ pub fn node_port_rule(
     listed: impl Display,
     ports: impl Display,
 ) -> Rule {
-    let serves = match addresses {
-        NodePortAddresses::All => {
-            RuleWriter::new(family).address_is_local(FibAddress::Destination, true).destination_not_loopback()
+    match addresses {
+        NodePortAddresses::All => everywhere_rule(family, ports),
+        NodePortAddresses::Only(_) => {
+            RuleWriter::new(family).in_set(&[Field::Destination], listed).verdict_map(NODE_PORT, ports)
         }
-        NodePortAddresses::Only(_) => RuleWriter::new(family).in_set(&[Field::Destination], listed),
-    };
-    serves.verdict_map(NODE_PORT, ports)
+    }
+}
+
+fn everywhere_rule(family: Family, ports: impl Display) -> Rule {
+    let local = RuleWriter::new(family).address_is_local(FibAddress::Destination, true);
+    local.destination_not_loopback().verdict_map(NODE_PORT, ports)
 }
 
 /// True if a [`node_port_rule`] for every local address is among these rules.
 pub fn finds_node_ports_everywhere(rules: &Rules, ports: impl Display + Copy) -> bool {
-    let everywhere = |family: &Family| node_port_rule(*family, &NodePortAddresses::All, "", ports);
-    Family::ALL.iter().any(|family| rules.0.contains(&everywhere(family)))
+    Family::ALL.iter().any(|family| rules.0.contains(&everywhere_rule(*family, ports)))
 }
 
 /// Completes the frontends and addresses that were found in the sets of a table: one without listed addresses serves its node

@@ -141,7 +141,6 @@ async fn answer(
     request: Request<Incoming>,
     threads: &Threads,
 ) -> Result<Response<Pieces>, h2::Error> {
-    let (reply, promised) = pending::response(has_certificate);
     let (parts, body) = request.into_parts();
     let host = parts.uri.authority().map(|authority| ("host".to_owned(), authority.to_string()));
     let fields = parts.headers.iter();
@@ -152,6 +151,7 @@ async fn answer(
         headers: host.into_iter().chain(fields).collect(),
     };
     let body = body.collect().await.map_err(|_| h2::Error::from(h2::Reason::CANCEL))?.to_bytes();
+    let (reply, promised) = pending::response(has_certificate);
     let work = move || {
         let mut connection = Connection::of_reply(reply);
         if exchange(&shared, &mut connection, head, &body, number).is_ok() {

@@ -24,6 +24,8 @@ impl Source {
         while let Some(token) = tokens.get(at) {
             let next = |ahead: usize| tokens.get(at + ahead).map_or("", String::as_str);
             match token.as_str() {
+                // The file of another folder, which has the paths of that one.
+                "mod" if next(2) == ";" && has_path(&tokens, at) => {}
                 "mod" if next(2) == ";" => source.children.push(next(1).to_owned()),
                 "use" => {
                     let mut paths = Vec::new();
@@ -45,6 +47,14 @@ impl Source {
         }
         source
     }
+}
+
+/// True if `#[path = …]` is among the attributes of the item at this position.
+fn has_path(tokens: &[String], at: usize) -> bool {
+    let before = tokens.get(..at).unwrap_or_default();
+    let begin = before.iter().rposition(|token| matches!(token.as_str(), ";" | "}")).map_or(0, |end| end + 1);
+    let own = before.get(begin..).unwrap_or_default();
+    own.windows(3).any(|three| three.iter().eq(["#", "[", "path"]))
 }
 
 /// Parses a path, or several in braces, each with its imported name.
@@ -189,6 +199,13 @@ mod tests {
             ["super::super::X", "crate::y::z"]
         );
         assert_eq!(paths("use std::{io, fmt}; pub(crate) fn f() { other::g() }"), [""; 0]);
+    }
+
+    #[test]
+    fn children_are_those_in_files_of_their_names() {
+        let text = "mod a; #[path = \"../b.rs\"] #[expect(x)] mod b; #[cfg(unix)] mod c; mod d { mod e {} }";
+        let source = Source::read(text);
+        assert_eq!(source.children, ["a", "c"]);
     }
 
     #[test]

@@ -97,6 +97,13 @@ fn pings(options: &mut Options) {
     (options.timing.ping, options.timing.pong) = (Duration::from_millis(50), Duration::from_secs(2));
 }
 
+/// Contract with the cluster: a dead connection is noticed within 45 seconds, as by other clients of the API server.
+#[test]
+fn a_silent_connection_is_asked_after_thirty_seconds_and_given_up_after_fifteen_more() {
+    let timing = Timing::default();
+    assert_eq!((timing.ping, timing.pong), (Duration::from_secs(30), Duration::from_secs(15)));
+}
+
 #[tokio::test]
 async fn a_connection_that_answers_no_ping_is_given_up() {
     let (server, setup) = pair(Server::default(), pings);

@@ -39,7 +39,7 @@ impl Mode for ThisMode {
                     if let IptObject::OwnedRules(key, rules) = object { Some((*key, rules.clone())) } else { None }
                 })
                 .collect();
-        let Some(((key, _), (_, rules))) = neighbours(&owned, index) else { return Vec::new() };
+        let Some([(key, _), (_, rules)]) = neighbours(&owned, index) else { return Vec::new() };
         vec![IptObject::OwnedRules(*key, rules.clone())]
     }
 

@@ -33,7 +33,7 @@ impl Mode for ThisMode {
                 |object| if let IpvsObject::Server(id, server) = object { Some((*id, server.clone())) } else { None },
             )
             .collect();
-        let Some(((id, _), (_, server))) = neighbours(&servers, index) else { return Vec::new() };
+        let Some([(id, _), (_, server)]) = neighbours(&servers, index) else { return Vec::new() };
         vec![IpvsObject::Server(*id, server.clone())]
     }
 

@@ -31,7 +31,7 @@ impl Mode for ThisMode {
     /// The endpoints of two neighbouring slots are exchanged, or one slot holds an endpoint of no service.
     fn spoiled(objects: &[NftObject], index: usize) -> Vec<NftObject> {
         let slots: Vec<(ElementKey, Value)> = objects.iter().filter_map(slot).collect();
-        let Some((one, other)) = neighbours(&slots, index / 2) else { return Vec::new() };
+        let Some([one, other]) = neighbours(&slots, index / 2) else { return Vec::new() };
         if index.is_multiple_of(2) {
             return vec![NftObject::Element(one.0, other.1), NftObject::Element(other.0, one.1)];
         }

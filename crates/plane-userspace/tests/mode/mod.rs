@@ -30,13 +30,13 @@ impl Mode for ThisMode {
             .iter()
             .filter_map(|object| {
                 if let UserspaceObject::Route(scope, at, port) = object {
-                    Some((*scope, *at, port.clone()))
+                    Some(((*scope, *at), port.clone()))
                 } else {
                     None
                 }
             })
             .collect();
-        let Some(((scope, at, _), (_, _, port))) = neighbours(&routes, index) else { return Vec::new() };
+        let Some([((scope, at), _), (_, port)]) = neighbours(&routes, index) else { return Vec::new() };
         vec![UserspaceObject::Route(*scope, *at, port.clone())]
     }
 }

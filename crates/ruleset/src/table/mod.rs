@@ -73,7 +73,8 @@ pub trait Vocabulary: Copy + Debug + Ord + Hash + Send + Sync + 'static {
     fn rank(chain: Self::Chain) -> u8;
     /// The rules of a chain that checks these source ranges.
     fn restricted(family: Family, id: SourcesId) -> Rules;
-    /// Chains that contain every kind of rule that this mode writes, to probe the kernel with.
+    /// Chains that contain every kind of rule that this mode writes, to probe the kernel with. One may come more than once, with
+    /// other rules each time.
     fn probes(family: Family) -> Vec<(Self::Chain, Rules)>;
     /// The bytes of an element's key; `None` if they are not known (any more).
     fn key_bytes(world: &Self::World, element: &Self::Element) -> Option<Bytes>;

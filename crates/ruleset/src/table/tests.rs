@@ -11,6 +11,7 @@ use super::*;
 use crate::fields::Bytes;
 use crate::layout::{Data, Layout, Part};
 use crate::read::Owner;
+use crate::rules::RuleWriter;
 use crate::sources::Ranges;
 use crate::{Rule, Rules, names};
 
@@ -99,8 +100,9 @@ impl Vocabulary for Toy {
         Rules([].into())
     }
 
-    fn probes(_: Family) -> Vec<(Chain, Rules)> {
-        Vec::new()
+    fn probes(family: Family) -> Vec<(Chain, Rules)> {
+        let rules = |rule| (Chain::Services, Rules([rule].into()));
+        vec![rules(RuleWriter::new(family).reject()), rules(RuleWriter::new(family).drop_it())]
     }
 
     fn key_bytes(open: &Self::World, element: &Key) -> Option<Bytes> {
@@ -257,4 +259,12 @@ fn every_name_is_parsed_as_it_is_printed() {
     }
     assert_eq!((SetName::<Toy>::parse("sources-7"), SetName::<Toy>::parse("cluster-ips")), (None, None));
     assert_eq!((ChainName::<Toy>::parse("restricted-"), ChainName::<Toy>::parse("input")), (None, None));
+}
+
+#[test]
+fn the_probe_has_the_rules_of_each_variant_of_a_chain() {
+    let rules = probe::rules::<Toy>(Family::V6);
+    let texts: Vec<String> = rules.iter().map(|(chain, rules)| format!("{chain}{rules}")).collect();
+    let restricted = format!("restricted-{}", SourcesId::of_digest(&[]));
+    assert_eq!(texts, ["services reject;", "services drop;", restricted.as_str()]);
 }
