@@ -38,6 +38,16 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
+/// The lines of a text, each escaped and ended by a line feed, see [`push_escaped`].
+pub fn escaped_lines(text: &str) -> String {
+    let mut escaped = String::new();
+    for line in text.lines() {
+        push_escaped(&mut escaped, line);
+        escaped.push('\n');
+    }
+    escaped
+}
+
 /// Joins the lines of a text with `; `, escaped. Lines of white space are left out.
 pub fn in_one_line(text: &str) -> String {
     let mut joined = String::new();
@@ -78,6 +88,12 @@ mod tests {
             assert_eq!(out, wanted);
             assert!(out.chars().all(is_printable));
         }
+    }
+
+    #[test]
+    fn lines_stay_lines() {
+        assert_eq!(escaped_lines("one\r\n\n\u{1b}c"), "one\n\n\\x1bc\n");
+        assert_eq!(escaped_lines(""), "");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use ferry_api::config::GivenGate;
+use ferry_kernel::text::escaped_lines;
 
 use crate::app::{self, RunOptions};
 use crate::cli::{self, Flags, Inspection, Request};
@@ -56,8 +57,13 @@ fn inspected(inspection: Inspection, flags: &Flags, asked: &str) -> ExitCode {
     };
     match output {
         Ok((text, code)) => print(&mut io::stdout(), &text, code),
-        Err(error) => print(&mut io::stderr(), &format!("Error: {error:#}\n"), ExitCode::FAILURE),
+        Err(error) => print(&mut io::stderr(), &error_text(&error), ExitCode::FAILURE),
     }
+}
+
+/// An error for a terminal: it may quote files, objects and other programs.
+fn error_text(error: &anyhow::Error) -> String {
+    escaped_lines(&format!("Error: {error:#}"))
 }
 
 /// Prints a text. A closed pipe doesn't change the exit code.

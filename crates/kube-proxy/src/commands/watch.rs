@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use ferry_kernel::text::escaped_lines;
 use tracing::subscriber::{NoSubscriber, with_default};
 
 use super::inspect::{answer, question};
@@ -84,13 +85,13 @@ impl Watch<'_> {
                 self.show(text)
             }
             // A Service that is gone may come back.
-            Err(error) => self.fault(format!("Error: {error:#}\n")),
+            Err(error) => self.fault(super::error_text(&error)),
         }
     }
 
     fn wait(&mut self, error: &anyhow::Error) -> io::Result<()> {
         self.state = None;
-        self.fault(format!("Waiting for a running kube-proxy at {} ({error:#})\n", self.path))
+        self.fault(escaped_lines(&format!("Waiting for a running kube-proxy at {} ({error:#})", self.path)))
     }
 
     /// Prints an error; with `--json` on stderr, so that stdout has JSON alone.

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use ferry_kernel::text::escaped;
+use ferry_kernel::text::escaped_lines;
 use serde_json::{Value, json};
 
 use self::arguments::{Action, Invocation, Request};
@@ -31,7 +31,7 @@ use crate::ui::{NodeStatus, TraceAnswer, VERSION};
 pub fn execute(args: Vec<OsString>) -> ExitCode {
     let done = match arguments::parse(args) {
         Ok(Request::Print(text)) => Ok((text, 0)),
-        Ok(Request::Ask(invocation)) => ask(&invocation).map_err(|error| format!("Error: {error:#}\n")),
+        Ok(Request::Ask(invocation)) => ask(&invocation).map_err(|error| escaped_lines(&format!("Error: {error:#}"))),
         Err(usage) => Err(usage),
     };
     match done {
@@ -93,9 +93,9 @@ fn trace(cluster: &Cluster<'_>, proxy: &Proxy, connection: &str, json: bool) -> 
     let format = if json { "json" } else { "text" };
     let route = format!("/ui/trace?format={format}&errors=200&q={}", encoded(connection));
     let answer: TraceAnswer = decoded(cluster.request(proxy, &route)?)?;
-    print_error(&printable(&answer.log));
+    print_error(&escaped_lines(&answer.log));
     let text = match &answer.output {
-        Value::String(text) => printable(text),
+        Value::String(text) => escaped_lines(text),
         object => format!("{object:#}\n"),
     };
     Ok((text, answer.exit_code))
@@ -155,11 +155,6 @@ fn entry(node: &str, answer: anyhow::Result<Value>) -> (Value, bool) {
 
 fn decoded<T: serde::de::DeserializeOwned>(answer: Value) -> anyhow::Result<T> {
     serde_json::from_value(answer).context("the answer isn't that of this version of kubectl-ferry")
-}
-
-/// The lines of a text that a node has sent, without characters that would control the terminal.
-fn printable(text: &str) -> String {
-    text.lines().map(|line| escaped(line) + "\n").collect()
 }
 
 /// Prints on stderr. A closed one is no reason to fail.

@@ -315,6 +315,7 @@ fn answers_are_json_as_well_and_errors_say_what_to_ask() {
     assert_eq!(text(&apart.stdout), answer(SOUND, "10.244.1.9 -> 10.96.0.10:80"));
     for (arguments, error) in [
         (&["svc", "shop/wep"][..], "Error: no Service shop/wep among the objects: name it NAMESPACE/NAME\n"),
+        (&["svc", "shop/\u{1b}[2J"], "Error: no Service shop/\\x1b[2J among the objects: name it NAMESPACE/NAME\n"),
         (&["svc", "shop/web:443"], "Error: Service shop/web has no port 443: its ports are http 80\n"),
         (
             &[],
