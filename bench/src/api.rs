@@ -23,7 +23,7 @@ use ferry_kernel::iptables::Backend;
 use ferry_lab::Mode;
 use rustix::system::uname;
 
-use self::proxy::{PATIENCE, Program, Proxy, Start};
+use self::proxy::{MeasuredProxy, PATIENCE, Program, Start};
 use self::site::{Site, Workload, at};
 use crate::figures::{Figures, ProxyFigures};
 use crate::pipeline::Empty;
@@ -39,15 +39,15 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Number of changes, and the time that they are spread over.
 const SPREAD: (u32, Duration) = (1000, Duration::from_mins(1));
 /// Changes whose bytes are counted.
-const COUNTED: Series = Series { count: 10, ..RESTED };
+const COUNTED: ChangeSeries = ChangeSeries { count: 10, ..RESTED };
 /// Changes one at a time. Upstream syncs at most once a second, and both pause between two runs of the tool.
-const RESTED: Series = Series { count: 40, pause: Duration::from_millis(1500) };
+const RESTED: ChangeSeries = ChangeSeries { count: 40, pause: Duration::from_millis(1500) };
 /// The same for a proxy that needs no pause.
-const DENSE: Series = Series { count: 1000, pause: Duration::from_millis(2) };
+const DENSE: ChangeSeries = ChangeSeries { count: 1000, pause: Duration::from_millis(2) };
 
 /// Number of changes that are measured one at a time, and the pause after each.
 #[derive(Clone, Copy)]
-struct Series {
+struct ChangeSeries {
     count: usize,
     pause: Duration,
 }
@@ -61,7 +61,7 @@ struct Used {
 
 /// Memory in MiB.
 #[derive(Clone, Copy)]
-struct Memory {
+struct MemoryUse {
     steady: f64,
     peak: f64,
 }
@@ -84,7 +84,7 @@ pub(crate) fn compare(mode: Mode, services: usize, upstream: &Path) -> anyhow::R
         kernel: kernel_series(&uname().release().to_string_lossy()),
         cores: std::thread::available_parallelism()?.get(),
         ours: measured(&Program::ours()?, DENSE)?,
-        upstream: measured(&upstream, Series { count: 20, ..RESTED })?,
+        upstream: measured(&upstream, ChangeSeries { count: 20, ..RESTED })?,
     })
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn run(mode: Mode, services: usize, upstream: Option<&Path>) -> anyho
     if mode == Mode::IPVS {
         return balanced(&ours, few, upstream.as_ref());
     }
-    let rested = Series { count: if mode.backend.is_none() { 20 } else { 40 }, ..RESTED };
+    let rested = ChangeSeries { count: if mode.backend.is_none() { 20 } else { 40 }, ..RESTED };
     whole(&ours, few, if mode.backend.is_none() { DENSE } else { rested })?;
     if mode.backend.is_none() {
         forms(&ours, few)?;
@@ -158,7 +158,7 @@ fn forms(ours: &Program, few: Workload) -> anyhow::Result<()> {
 }
 
 /// Runs all measurements of a proxy; `None` if its start didn't complete in time.
-fn whole(program: &Program, workload: Workload, series: Series) -> anyhow::Result<Option<ProxyFigures>> {
+fn whole(program: &Program, workload: Workload, series: ChangeSeries) -> anyhow::Result<Option<ProxyFigures>> {
     headline(program, workload);
     println!("executable                                   {:8.2} MB", megabytes(&program.path)?);
     let version = program.version()?;
@@ -189,9 +189,9 @@ fn whole(program: &Program, workload: Workload, series: Series) -> anyhow::Resul
 }
 
 /// Measures a start only.
-fn started(program: &Program, workload: Workload) -> anyhow::Result<Memory> {
+fn started(program: &Program, workload: Workload) -> anyhow::Result<MemoryUse> {
     headline(program, workload);
-    let mut memory = Memory { steady: 0.0, peak: 0.0 };
+    let mut memory = MemoryUse { steady: 0.0, peak: 0.0 };
     at(workload, |site| {
         memory = first_start(&mut program.start(site)?, site)?.map_or(memory, |(_, memory)| memory);
         Ok(())
@@ -207,7 +207,7 @@ fn headline(program: &Program, workload: Workload) {
 }
 
 /// Measures the first start; `None` if it didn't complete in time.
-fn first_start(proxy: &mut Proxy, site: &Site) -> anyhow::Result<Option<(Start, Memory)>> {
+fn first_start(proxy: &mut MeasuredProxy, site: &Site) -> anyhow::Result<Option<(Start, MemoryUse)>> {
     let Some(start) = proxy.wait_for_rules(site)? else {
         give_up("start", proxy)?;
         return Ok(None);
@@ -231,7 +231,7 @@ fn restart(program: &Program, site: &Site) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn give_up(what: &str, proxy: &Proxy) -> anyhow::Result<()> {
+fn give_up(what: &str, proxy: &MeasuredProxy) -> anyhow::Result<()> {
     println!("{what:44} did not finish in {} s ({:.0} ms cpu)", PATIENCE.as_secs(), ms(proxy.cpu()?));
     Ok(())
 }
@@ -253,8 +253,8 @@ fn print_start(what: &str, start: &Start, site: &Site) {
     );
 }
 
-fn print_memory(what: &str, proxy: &Proxy, child_mib: f64) -> anyhow::Result<Memory> {
-    let memory = Memory { steady: proxy.memory_mib("VmRSS")?, peak: proxy.memory_mib("VmHWM")? };
+fn print_memory(what: &str, proxy: &MeasuredProxy, child_mib: f64) -> anyhow::Result<MemoryUse> {
+    let memory = MemoryUse { steady: proxy.memory_mib("VmRSS")?, peak: proxy.memory_mib("VmHWM")? };
     let children =
         if child_mib > 0.0 { format!(", and {child_mib:.1} peak of a child process") } else { String::new() };
     println!("{what:44} {:8.1} MiB resident, {:.1} peak{children}", memory.steady, memory.peak);
@@ -262,7 +262,7 @@ fn print_memory(what: &str, proxy: &Proxy, child_mib: f64) -> anyhow::Result<Mem
 }
 
 /// Measures changes one at a time; returns their latencies from before the event was written, sorted.
-fn one_by_one(proxy: &Proxy, site: &Site, series: Series) -> anyhow::Result<Vec<Duration>> {
+fn one_by_one(proxy: &MeasuredProxy, site: &Site, series: ChangeSeries) -> anyhow::Result<Vec<Duration>> {
     let (what, nothing) = match &site.tools {
         None => ("empty netlink commit", empty_commits(series.count)?),
         Some(tools) => {
@@ -301,7 +301,7 @@ fn bytes_written(site: &Site) -> anyhow::Result<u64> {
 }
 
 /// Measures changes spread over a minute; returns the CPU time of all.
-fn spread_out(proxy: &Proxy, site: &Site) -> anyhow::Result<Duration> {
+fn spread_out(proxy: &MeasuredProxy, site: &Site) -> anyhow::Result<Duration> {
     let (count, time) = SPREAD;
     let (started, used, threads) = (Instant::now(), Used::new(proxy)?, proxy.threads_cpu()?);
     for number in 1..=count {
@@ -321,7 +321,7 @@ fn spread_out(proxy: &Proxy, site: &Site) -> anyhow::Result<Duration> {
     Ok(used.all)
 }
 
-fn idle(proxy: &Proxy) -> anyhow::Result<()> {
+fn idle(proxy: &MeasuredProxy) -> anyhow::Result<()> {
     // Deferred work of the changes.
     std::thread::sleep(STEADY);
     let (started, before) = (Instant::now(), proxy.cpu()?);
@@ -338,12 +338,12 @@ fn ms(time: Duration) -> f64 {
 // === impl Used ===
 
 impl Used {
-    fn new(proxy: &Proxy) -> anyhow::Result<Self> {
+    fn new(proxy: &MeasuredProxy) -> anyhow::Result<Self> {
         Ok(Self { all: proxy.cpu()?, children: proxy.children_cpu()? })
     }
 
     /// The CPU time used since.
-    fn since(&self, proxy: &Proxy) -> anyhow::Result<Self> {
+    fn since(&self, proxy: &MeasuredProxy) -> anyhow::Result<Self> {
         let now = Self::new(proxy)?;
         Ok(Self { all: now.all - self.all, children: now.children - self.children })
     }

@@ -27,11 +27,11 @@ use tokio::process::Command;
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-use self::gate::Gate;
+use self::gate::ServerGate;
 use self::marker::Marker;
 use self::network::Network;
-use self::options::{Options, Side};
-use self::server::Server;
+use self::options::{FleetOptions, FleetSide};
+use self::server::MeasuredServer;
 use self::side::SideRunner;
 
 /// Nice levels by which the servers, the gate and the probes precede the proxies: real nodes have CPUs of their own, so a
@@ -40,7 +40,7 @@ const PRIORITY: u8 = 10;
 
 /// Runs the benchmark in a child process, and removes its files even if that fails.
 pub(crate) fn run(arguments: &[&str]) -> anyhow::Result<()> {
-    let options = Options::parse(arguments)?;
+    let options = FleetOptions::parse(arguments)?;
     let folder = std::env::temp_dir().join(format!("ferry-bench-fleet-{}", std::process::id()));
     fs::create_dir_all(&folder)?;
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
@@ -77,11 +77,11 @@ async fn supervise(folder: &Path, arguments: &[&str]) -> anyhow::Result<Option<E
 
 /// Measures all sides, with its files in the folder.
 pub(crate) fn run_in(folder: &Path, arguments: &[&str]) -> anyhow::Result<()> {
-    let options = Options::parse(arguments)?;
+    let options = FleetOptions::parse(arguments)?;
     kubernetes::build();
     let executables = options.sides.iter().map(|&side| Ok((side, executable(&options, side)?)));
     let executables = executables.collect::<anyhow::Result<Vec<_>>>()?;
-    let Options { nodes, services, endpoints, changes, .. } = options;
+    let FleetOptions { nodes, services, endpoints, changes, .. } = options;
     println!(
         "{nodes} nodes, {services} services x {endpoints} endpoints; churn: {changes} changes of EndpointSlices and"
     );
@@ -89,10 +89,10 @@ pub(crate) fn run_in(folder: &Path, arguments: &[&str]) -> anyhow::Result<()> {
 
     let hub = Host::new("hub");
     let network = Network::new(&hub)?;
-    let server = Server::start(&hub, folder)?;
+    let server = MeasuredServer::start(&hub, folder)?;
     server.ask_all(&objects::all(nodes, services, endpoints));
     server.ask_all(&objects::node_addresses(nodes));
-    let gate = Gate::start(&hub, server.address()?, server.folder())?;
+    let gate = ServerGate::start(&hub, server.address()?, server.folder())?;
     let marker = Marker::new(&hub)?;
     let mut stage = SideRunner { options: &options, folder: folder.to_owned(), network, gate, server, marker };
     let mut measured = Vec::new();
@@ -103,11 +103,11 @@ pub(crate) fn run_in(folder: &Path, arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn executable(options: &Options, side: Side) -> anyhow::Result<Option<PathBuf>> {
+fn executable(options: &FleetOptions, side: FleetSide) -> anyhow::Result<Option<PathBuf>> {
     let path = match side {
-        Side::Alone => return Ok(None),
-        Side::Ours => std::env::current_exe()?.with_file_name("kube-proxy"),
-        Side::Upstream => options.upstream.clone().unwrap_or_else(|| PathBuf::from(kubernetes::upstream())),
+        FleetSide::Alone => return Ok(None),
+        FleetSide::Ours => std::env::current_exe()?.with_file_name("kube-proxy"),
+        FleetSide::Upstream => options.upstream.clone().unwrap_or_else(|| PathBuf::from(kubernetes::upstream())),
     };
     anyhow::ensure!(path.exists(), "{} does not exist", path.display());
     Ok(Some(path))

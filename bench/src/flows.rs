@@ -12,7 +12,7 @@ use ferry_api::object::Family;
 use ferry_kernel::conntrack::testing::create;
 use ferry_kernel::conntrack::{Entry, Filter, Socket, Status, Tuple};
 
-use crate::process::{Directory, Proxy, metrics};
+use crate::process::{ProxyChild, ScratchDirectory, metrics};
 use crate::stats::{memory_mib, thread_of};
 
 const UDP: u8 = 17;
@@ -52,8 +52,8 @@ pub(crate) fn run(flows: usize) -> anyhow::Result<()> {
     let program = std::env::current_exe()?.with_file_name("kube-proxy");
     anyhow::ensure!(program.exists(), "{} is missing: build the executable beside this program", program.display());
     let first = manifests(SERVICES.into(), |_| 0..ENDPOINTS);
-    let directory = Directory::new(vec![("all.yaml".to_owned(), first)])?;
-    let proxy = Proxy::start(&program, &directory.0)?;
+    let directory = ScratchDirectory::new(vec![("all.yaml".to_owned(), first)])?;
+    let proxy = ProxyChild::start(&program, &directory.0)?;
     proxy.wait_for_sync(SERVICES.into())?;
     for case in &CASES {
         let flows = if case.what.contains("empty") { 0 } else { flows };
@@ -64,7 +64,7 @@ pub(crate) fn run(flows: usize) -> anyhow::Result<()> {
     restart::run(&program, flows)
 }
 
-fn measure(case: &Case, flows: usize, directory: &Directory, proxy: &Proxy) -> anyhow::Result<()> {
+fn measure(case: &Case, flows: usize, directory: &ScratchDirectory, proxy: &ProxyChild) -> anyhow::Result<()> {
     write(directory, &manifests(SERVICES.into(), |_| 0..ENDPOINTS))?;
     std::thread::sleep(ALL_PASSES);
     create((0..flows).map(|n| flow(case, n)), Duration::from_secs(600))?;
@@ -148,7 +148,7 @@ fn clear(protocol: u8) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn write(directory: &Directory, text: &str) -> anyhow::Result<()> {
+fn write(directory: &ScratchDirectory, text: &str) -> anyhow::Result<()> {
     let draft = directory.0.join("draft.yaml");
     fs::write(&draft, text)?;
     Ok(fs::rename(draft, directory.0.join("manifests/all.yaml"))?)

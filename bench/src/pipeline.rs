@@ -16,7 +16,7 @@ use ferry_kube_proxy::events::Recorder;
 use ferry_kube_proxy::health::Pulse;
 use ferry_kube_proxy::input::Input;
 use ferry_kube_proxy::metrics::Metrics;
-use ferry_kube_proxy::report::{Changes, Reports};
+use ferry_kube_proxy::report::{ChangeReporter, Reports};
 use ferry_lab::Mode;
 use ferry_model::Settings;
 use ferry_model::store::Event;
@@ -250,7 +250,7 @@ impl Pipe {
             addresses: Vec::new(),
             node: NodeFacts::Local,
             engines: vec![EngineHandle::new(Family::V4, sender, Arc::new(Pulse::new(now)))],
-            changes: Changes::new(metrics, Reports::default(), vec![Family::V4]),
+            changes: ChangeReporter::new(metrics, Reports::default(), vec![Family::V4]),
             eligible: Arc::new(AtomicBool::new(true)),
             changed: None,
             in_use: |_| Ok(false),

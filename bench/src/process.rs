@@ -22,18 +22,18 @@ const NOISE: u32 = 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running proxy; killed when dropped.
-pub(crate) struct Proxy(Child);
+pub(crate) struct ProxyChild(Child);
 
 /// A directory; removed when dropped.
-pub(crate) struct Directory(pub(crate) PathBuf);
+pub(crate) struct ScratchDirectory(pub(crate) PathBuf);
 
 pub(crate) fn run(services: usize) -> anyhow::Result<()> {
     let program = std::env::current_exe()?.with_file_name("kube-proxy");
     anyhow::ensure!(program.exists(), "{} is missing: build the executable beside this program", program.display());
     println!("executable                                   {:8.2} MB", megabytes(&program)?);
-    let directory = Directory::new(objects::files(services))?;
+    let directory = ScratchDirectory::new(objects::files(services))?;
     let mut socket = Socket::open()?;
-    let proxy = Proxy::start(&program, &directory.0)?;
+    let proxy = ProxyChild::start(&program, &directory.0)?;
     let took = proxy.wait_for_sync(services)?;
     println!(
         "start to first sync                          {:8.1} ms wall, {:.0} ms cpu in total",
@@ -53,7 +53,7 @@ pub(crate) fn run(services: usize) -> anyhow::Result<()> {
     println!("idle, with {NOISE} foreign commits a second         {noisy:8.3} % of a core");
     drop(proxy);
     let before = socket.generation()?;
-    let proxy = Proxy::start(&program, &directory.0)?;
+    let proxy = ProxyChild::start(&program, &directory.0)?;
     let took = proxy.wait_for_sync(services)?;
     println!(
         "restart                                      {:8.1} ms wall, {:.0} ms cpu, {} kernel writes",
@@ -71,9 +71,9 @@ pub(crate) fn megabytes(path: &Path) -> anyhow::Result<f64> {
     Ok(bytes / 1e6)
 }
 
-// === impl Directory ===
+// === impl ScratchDirectory ===
 
-impl Directory {
+impl ScratchDirectory {
     /// Creates a temporary directory with these manifests, by name and content.
     pub(crate) fn new(files: Vec<(String, String)>) -> anyhow::Result<Self> {
         let path = std::env::temp_dir().join(format!("ferry-bench-{}", std::process::id()));
@@ -89,16 +89,16 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
+impl Drop for ScratchDirectory {
     fn drop(&mut self) {
         // A leftover in the temporary directory is harmless.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-// === impl Proxy ===
+// === impl ProxyChild ===
 
-impl Proxy {
+impl ProxyChild {
     pub(crate) fn start(program: &Path, directory: &Path) -> anyhow::Result<Self> {
         let log = fs::File::create(directory.join("log"))?;
         let child = Command::new(program)
@@ -145,7 +145,7 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
+impl Drop for ProxyChild {
     fn drop(&mut self) {
         // The process may have ended already.
         let _ = self.0.kill();

@@ -15,7 +15,7 @@ use crate::costs::assert_found;
 use crate::decided::Decided;
 use crate::matrix;
 use crate::mode::{Mode, ObjectOf};
-use crate::proxy::Proxy;
+use crate::proxy::MemoryProxy;
 
 /// Random clusters per test.
 const CASES: u32 = 48;
@@ -26,8 +26,8 @@ fn case_of<M: Mode>(cluster: &Cluster, seed: u64) -> Case {
     Case::of(&format!("cluster {seed}"), &config, &[cluster.manifest()])
 }
 
-fn fresh<M: Mode>(family: Family, case: &Case, cluster: &Cluster) -> Proxy<M> {
-    let mut proxy = Proxy::new(family, &case.settings, &case.local_addresses);
+fn fresh<M: Mode>(family: Family, case: &Case, cluster: &Cluster) -> MemoryProxy<M> {
+    let mut proxy = MemoryProxy::new(family, &case.settings, &case.local_addresses);
     for key in cluster.objects.keys() {
         proxy.apply(cluster.event(key));
     }
@@ -36,7 +36,7 @@ fn fresh<M: Mode>(family: Family, case: &Case, cluster: &Cluster) -> Proxy<M> {
 
 /// Compares the verdicts of rules and model on a sample of packets.
 fn the_rules_do_what_is_decided<M: Mode>(
-    proxy: &Proxy<M>,
+    proxy: &MemoryProxy<M>,
     case: &Case,
     objects: &[ObjectOf<M>],
     sample: usize,

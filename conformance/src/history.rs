@@ -15,7 +15,7 @@ use crate::world::{CONTEXTS, World};
 
 /// One step of a history.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum HistoryStep {
     /// changes a service's endpoints and affinity
     Change {
         /// its index
@@ -44,25 +44,25 @@ pub enum Step {
 }
 
 /// Strategy for histories of fewer than `length` steps.
-pub fn steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
+pub fn steps(length: usize) -> impl Strategy<Value = Vec<HistoryStep>> {
     let endpoints = || prop::collection::btree_set(1..9u8, 1..5).prop_map(|set| set.into_iter().collect::<Vec<_>>());
     let step = prop_oneof![
         6 => (0..6usize, endpoints(), endpoints(), any::<bool>())
-            .prop_map(|(service, cluster, local, sticky)| Step::Change { service, cluster, local, sticky }),
-        2 => (0..6usize).prop_map(Step::Gone),
-        1 => (0..CONTEXTS).prop_map(Step::Context),
-        1 => Just(Step::Busy),
-        2 => half_way().prop_map(|(operations, error)| Step::HalfWay(operations, error)),
-        2 => any::<usize>().prop_map(Step::Lose),
-        5 => Just(Step::Sync),
-        2 => Just(Step::Tend),
+            .prop_map(|(service, cluster, local, sticky)| HistoryStep::Change { service, cluster, local, sticky }),
+        2 => (0..6usize).prop_map(HistoryStep::Gone),
+        1 => (0..CONTEXTS).prop_map(HistoryStep::Context),
+        1 => Just(HistoryStep::Busy),
+        2 => half_way().prop_map(|(operations, error)| HistoryStep::HalfWay(operations, error)),
+        2 => any::<usize>().prop_map(HistoryStep::Lose),
+        5 => Just(HistoryStep::Sync),
+        2 => Just(HistoryStep::Tend),
     ];
     prop::collection::vec(step, 1..length)
 }
 
-// === impl Step ===
+// === impl HistoryStep ===
 
-impl Step {
+impl HistoryStep {
     /// Applies a step to the world; false if the step doesn't affect it.
     pub fn apply(&self, world: &mut World) -> bool {
         match self {
@@ -87,17 +87,17 @@ fn fresh<M: Mode>(world: &World, now: Instant) -> MemoryEngine<M> {
     engine
 }
 
-fn step<M: Mode>(engine: &mut MemoryEngine<M>, world: &mut World, step: &Step, now: Instant) {
+fn step<M: Mode>(engine: &mut MemoryEngine<M>, world: &mut World, step: &HistoryStep, now: Instant) {
     if step.apply(world) {
         return engine.offer(world.delta());
     }
     match step {
-        Step::Busy => engine.kernel_mut().faults.push_back(Fault::Busy),
-        Step::HalfWay(operations, error) => {
+        HistoryStep::Busy => engine.kernel_mut().faults.push_back(Fault::Busy),
+        HistoryStep::HalfWay(operations, error) => {
             engine.kernel_mut().faults.push_back(Fault::HalfWay { operations: *operations, error: *error });
         }
-        Step::Lose(index) => lose::<M>(engine, *index),
-        Step::Sync => drop(engine.sync(now)),
+        HistoryStep::Lose(index) => lose::<M>(engine, *index),
+        HistoryStep::Sync => drop(engine.sync(now)),
         _ => drop(engine.tend(now)),
     }
 }
@@ -152,7 +152,7 @@ pub fn a_loss_beside_a_deletion_that_fails_half_way<M: Mode>() {
     let all = leaves::<M>(&fresh::<M>(&world, Instant::now()));
     for service in 0..world.services.len() {
         let mut without = world.clone();
-        Step::Gone(service).apply(&mut without);
+        HistoryStep::Gone(service).apply(&mut without);
         let others = leaves::<M>(&fresh::<M>(&without, Instant::now()));
         for lost in (0..all.len()).filter(|index| !others.contains(&all[*index])) {
             lose_one_and_delete::<M>(world.clone(), service, lost);
@@ -163,8 +163,8 @@ pub fn a_loss_beside_a_deletion_that_fails_half_way<M: Mode>() {
 fn lose_one_and_delete<M: Mode>(mut world: World, service: usize, lost: usize) {
     let mut now = Instant::now();
     let mut engine = fresh::<M>(&world, now);
-    let fault = Step::HalfWay(1 + lost % 4, Failing::Resources);
-    for one in [Step::Lose(lost), Step::Tend, fault, Step::Gone(service), Step::Tend] {
+    let fault = HistoryStep::HalfWay(1 + lost % 4, Failing::Resources);
+    for one in [HistoryStep::Lose(lost), HistoryStep::Tend, fault, HistoryStep::Gone(service), HistoryStep::Tend] {
         now += Duration::from_millis(300);
         step::<M>(&mut engine, &mut world, &one, now);
         assert_eq!(engine.kernel().violations, Vec::<String>::new(), "service {service}, object {lost}");

@@ -33,5 +33,5 @@ pub use cluster::{Cluster, Random};
 pub use decided::Decided;
 pub use memory::good;
 pub use mode::{KeyOf, Mode, ObjectOf, neighbours};
-pub use proxy::Proxy;
+pub use proxy::MemoryProxy;
 pub use world::World;

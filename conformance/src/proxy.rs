@@ -18,7 +18,7 @@ use crate::memory::{MemoryEngine, good, settle, settled};
 use crate::mode::{Mode, ObjectOf};
 
 /// Resolves incrementally: only the services that an event makes dirty.
-pub struct Proxy<M: Mode> {
+pub struct MemoryProxy<M: Mode> {
     /// the family
     pub family: Family,
     /// the engine with the kernel in memory
@@ -28,13 +28,13 @@ pub struct Proxy<M: Mode> {
     local_addresses: Vec<IpAddr>,
     context: Context,
     now: Instant,
-    /// true if commits were made to fail since the last [`Proxy::settle`]
+    /// true if commits were made to fail since the last [`MemoryProxy::settle`]
     troubled: bool,
 }
 
-// === impl Proxy ===
+// === impl MemoryProxy ===
 
-impl<M: Mode> Proxy<M> {
+impl<M: Mode> MemoryProxy<M> {
     /// A proxy without objects yet.
     pub fn new(family: Family, settings: &Settings, local_addresses: &[IpAddr]) -> Self {
         let mut proxy = Self {

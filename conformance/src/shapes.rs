@@ -7,7 +7,7 @@ use crate::case::{Case, objects};
 use crate::cases::of_this_mode;
 use crate::cluster::Random;
 use crate::mode::{Mode, ObjectOf};
-use crate::proxy::Proxy;
+use crate::proxy::MemoryProxy;
 
 /// The shapes of the Service, in order.
 const SHAPES: [&str; 20] = [
@@ -75,7 +75,7 @@ pub fn a_service_leaves_nothing_of_what_it_was<M: Mode>() {
     };
     let slices = slice("IPv4", "10.244.1.10", "10.244.2.10") + &slice("IPv6", "fd00:10:244:1::10", "fd00:10:244:2::10");
     let fresh = |family, shape: &str| {
-        let mut proxy = Proxy::<M>::new(family, &case.settings, &case.local_addresses);
+        let mut proxy = MemoryProxy::<M>::new(family, &case.settings, &case.local_addresses);
         objects("shapes", &slices).into_iter().for_each(|slice| proxy.apply(Event::Upsert(slice)));
         proxy.apply(shaped(shape));
         let settled = proxy.settle();
@@ -83,7 +83,7 @@ pub fn a_service_leaves_nothing_of_what_it_was<M: Mode>() {
     };
     let mut random = Random::new(7);
     for family in Family::ALL {
-        let wanted: Vec<(Proxy<M>, Vec<ObjectOf<M>>)> = SHAPES.iter().map(|shape| fresh(family, shape)).collect();
+        let wanted: Vec<(MemoryProxy<M>, Vec<ObjectOf<M>>)> = SHAPES.iter().map(|shape| fresh(family, shape)).collect();
         let mut proxy = fresh(family, SHAPES[0]).0;
         for (at, from) in SHAPES.iter().enumerate() {
             for (to, (_, wanted)) in SHAPES.iter().zip(&wanted) {

@@ -9,7 +9,7 @@ use crate::case::Case;
 use crate::cases;
 use crate::cluster::Random;
 use crate::mode::Mode;
-use crate::proxy::Proxy;
+use crate::proxy::MemoryProxy;
 
 /// The objects of a case by kind and name.
 fn by_name(case: &Case) -> BTreeMap<(Kind, ObjectName), KubeObject> {
@@ -51,7 +51,7 @@ pub fn any_case_may_follow_any_other<M: Mode>() {
     for (settings, mut cases) in groups {
         random.shuffle(&mut cases);
         for family in Family::ALL {
-            let mut proxy = Proxy::<M>::new(family, settings, &[]);
+            let mut proxy = MemoryProxy::<M>::new(family, settings, &[]);
             for (at, to) in cases.iter().enumerate() {
                 let from = at.checked_sub(1).map_or(*to, |before| cases[before]);
                 let new: Vec<Event> = by_name(to).into_values().map(Event::Upsert).collect();
@@ -63,7 +63,7 @@ pub fn any_case_may_follow_any_other<M: Mode>() {
                 if random.chance(50) {
                     proxy.fail_half_way(&mut random);
                 }
-                let mut wanted = Proxy::<M>::new(family, settings, &to.local_addresses);
+                let mut wanted = MemoryProxy::<M>::new(family, settings, &to.local_addresses);
                 new.into_iter().for_each(|event| wanted.apply(event));
                 assert_eq!(proxy.settle(), wanted.settle(), "{family}: from {} to {}", from.name, to.name);
             }

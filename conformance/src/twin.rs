@@ -15,7 +15,7 @@ const RETRY: u64 = 250;
 
 /// Time of a change, and its delivery to each engine.
 #[derive(Clone, Debug)]
-pub struct Timing {
+pub struct ChangeTiming {
     /// milliseconds after the previous change
     pub after: u64,
     /// milliseconds until each engine receives it
@@ -54,8 +54,8 @@ pub struct Twin<C: Compile> {
 }
 
 /// Strategy for overlapping and separate changes.
-pub fn timing() -> impl Strategy<Value = Timing> {
-    (0..120u64, [0..80u64, 0..80u64], prop::bool::weighted(0.3)).prop_map(|(after, lag, skipped)| Timing {
+pub fn timing() -> impl Strategy<Value = ChangeTiming> {
+    (0..120u64, [0..80u64, 0..80u64], prop::bool::weighted(0.3)).prop_map(|(after, lag, skipped)| ChangeTiming {
         after,
         lag,
         skipped,
@@ -77,7 +77,7 @@ pub fn there<O: Refers>(memory: &MemoryKernel<O>, wanted: &[O]) -> Vec<O> {
 
 impl Schedule {
     /// The schedule of these changes, in order.
-    pub fn new(changes: &[(Timing, Delta)]) -> Self {
+    pub fn new(changes: &[(ChangeTiming, Delta)]) -> Self {
         let mut schedule = Self::default();
         let mut last = [0, 0];
         for (index, (timing, delta)) in changes.iter().enumerate() {

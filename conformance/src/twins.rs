@@ -11,14 +11,14 @@ use proptest::prelude::*;
 
 use crate::memory::half_way;
 use crate::mode::{KeyOf, Mode, ObjectOf};
-use crate::twin::{Schedule, Timing, Twin, at, there, timing};
+use crate::twin::{ChangeTiming, Schedule, Twin, at, there, timing};
 use crate::world::World;
 
 /// The endpoints of a service.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub struct EndpointChange {
     /// when, and when each engine receives it
-    pub timing: Timing,
+    pub timing: ChangeTiming,
     /// its index
     pub service: usize,
     /// the last bytes of the endpoints' addresses
@@ -38,10 +38,11 @@ enum Harm {
     HalfWay(usize, Failing),
 }
 
-fn changes() -> impl Strategy<Value = Vec<Change>> {
+fn changes() -> impl Strategy<Value = Vec<EndpointChange>> {
     let endpoints = || prop::collection::btree_set(1..7u8, 1..5).prop_map(|set| set.into_iter().collect::<Vec<_>>());
     let change = (timing(), prop_oneof![Just(1usize), Just(3), Just(4)], endpoints(), endpoints());
-    let change = change.prop_map(|(timing, service, cluster, local)| Change { timing, service, cluster, local });
+    let change =
+        change.prop_map(|(timing, service, cluster, local)| EndpointChange { timing, service, cluster, local });
     prop::collection::vec(change, 1..25)
 }
 
@@ -55,8 +56,8 @@ fn busy() -> impl Strategy<Value = Vec<(u64, Harm)>> {
     prop::collection::vec((0..2500u64, prop_oneof![Just(Harm::Busy), half_way]), 0..4)
 }
 
-fn schedule(world: &mut World, changes: &[Change]) -> Schedule {
-    let deltas: Vec<(Timing, Delta)> = changes
+fn schedule(world: &mut World, changes: &[EndpointChange]) -> Schedule {
+    let deltas: Vec<(ChangeTiming, Delta)> = changes
         .iter()
         .map(|change| {
             world.change(change.service, &change.cluster, &change.local, false);
@@ -94,7 +95,7 @@ fn settled<M: Mode>(memory: &MemoryKernel<ObjectOf<M>>, wanted: &[ObjectOf<M>]) 
 /// Runs engines through these events and a time of rest; then the state is that of one full build.
 fn play<M: Mode>(
     count: usize,
-    changes: &[Change],
+    changes: &[EndpointChange],
     harms: &[(u64, Harm)],
     rest: u64,
 ) -> Result<Vec<Twin<M::Compiler>>, TestCaseError> {
@@ -134,7 +135,7 @@ fn play<M: Mode>(
 ///
 /// # Panics
 /// If they don't end in the same state.
-pub fn repairs_of_two<M: Mode>(changes: &[Change]) -> usize {
+pub fn repairs_of_two<M: Mode>(changes: &[EndpointChange]) -> usize {
     let twins = play::<M>(2, changes, &[], 2500).unwrap();
     twins.iter().map(|twin| twin.repairs).sum()
 }

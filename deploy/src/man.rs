@@ -8,7 +8,7 @@ use crate::values;
 
 /// The page as roff, dated by the epoch.
 pub fn page(epoch: Epoch) -> String {
-    let mut page = Page::default();
+    let mut page = ManualPage::default();
     page.head(epoch);
     page.description();
     page.options();
@@ -19,11 +19,11 @@ pub fn page(epoch: Epoch) -> String {
 
 /// A page that grows.
 #[derive(Default)]
-struct Page(String);
+struct ManualPage(String);
 
-// === impl Page ===
+// === impl ManualPage ===
 
-impl Page {
+impl ManualPage {
     fn line(&mut self, line: &str) {
         self.0.push_str(line);
         self.0.push('\n');

@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use ferry_lab::api::{ApiServer, Options, objects};
+use ferry_lab::api::{ApiServer, ApiServerOptions, objects};
 
 fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
@@ -16,7 +16,7 @@ fn main() {
         [services, kubeconfig, node] => (services, kubeconfig, node.as_str()),
         _ => panic!("api_server SERVICES KUBECONFIG [NODE]"),
     };
-    let server = ApiServer::start(Options::secure());
+    let server = ApiServer::start(ApiServerOptions::secure());
     server.load([
         objects::node(node, Ipv4Addr::new(10, 0, 0, 1), "zone-0"),
         objects::service_cidr("kubernetes", &["10.96.0.0/12"]),

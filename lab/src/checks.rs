@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::lab::is_node_address;
-use crate::probe::{Outcome, Tally};
+use crate::probe::{ProbeOutcome, ProbeTally};
 
 /// The source address that a server is expected to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum SeenSource {
     /// this address, or the node's where an endpoint reaches itself (hairpin)
     Kept(IpAddr),
     /// an address of the node
@@ -40,7 +40,7 @@ impl Checks {
     }
 
     /// Expects that every connection was answered, that exactly these endpoints answered, and that they saw such a source.
-    pub fn served(&mut self, what: &str, tally: &Tally, endpoints: &[&str], source: Source) {
+    pub fn served(&mut self, what: &str, tally: &ProbeTally, endpoints: &[&str], source: SeenSource) {
         let expected: BTreeSet<_> = endpoints.iter().copied().collect();
         let answering: BTreeSet<_> = tally.endpoints().into_keys().collect();
         self.that(tally.all_answered() && answering == expected, || {
@@ -50,11 +50,11 @@ impl Checks {
     }
 
     /// Expects that every answer came from an endpoint that saw such a source.
-    pub fn source(&mut self, what: &str, tally: &Tally, source: Source) {
+    pub fn source(&mut self, what: &str, tally: &ProbeTally, source: SeenSource) {
         let is_right = |seen: IpAddr| match source {
-            Source::Kept(address) => seen == address,
-            Source::Masqueraded => is_node_address(seen),
-            Source::Any => true,
+            SeenSource::Kept(address) => seen == address,
+            SeenSource::Masqueraded => is_node_address(seen),
+            SeenSource::Any => true,
         };
         self.that(tally.answers().all(|answer| is_right(answer.seen.ip())), || {
             format!("{what}: expected the source {source:?}, got {tally}")
@@ -62,18 +62,18 @@ impl Checks {
     }
 
     /// Expects that every connection was refused at once.
-    pub fn refused(&mut self, what: &str, tally: &Tally) {
-        self.that(tally.all(&Outcome::Refused), || format!("{what}: expected a refusal, got {tally}"));
+    pub fn refused(&mut self, what: &str, tally: &ProbeTally) {
+        self.that(tally.all(&ProbeOutcome::Refused), || format!("{what}: expected a refusal, got {tally}"));
     }
 
     /// Expects that no connection got an answer.
-    pub fn silent(&mut self, what: &str, tally: &Tally) {
-        self.that(tally.all(&Outcome::Timeout), || format!("{what}: expected silence, got {tally}"));
+    pub fn silent(&mut self, what: &str, tally: &ProbeTally) {
+        self.that(tally.all(&ProbeOutcome::Timeout), || format!("{what}: expected silence, got {tally}"));
     }
 
     /// Expects that the endpoints answered about equally often: by a chi-square test that a fair choice fails once in ten million
     /// times with up to four endpoints.
-    pub fn even(&mut self, what: &str, tally: &Tally, endpoints: usize) {
+    pub fn even(&mut self, what: &str, tally: &ProbeTally, endpoints: usize) {
         let counts = tally.endpoints();
         #[expect(clippy::cast_precision_loss, reason = "counts are small")]
         let chi_square: f64 = {

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use ferry_kernel::netns::Namespace;
 use ferry_kernel::process::end_with_thread;
 
-use crate::seccomp::Profile;
+use crate::seccomp::SeccompProfile;
 use crate::worker::Worker;
 
 /// Environment variable with the path of the lock file of iptables-legacy.
@@ -109,7 +109,7 @@ impl Host {
         arguments: &[String],
         set_up: impl FnOnce(&mut Command),
     ) -> Child {
-        let Some(profile) = Profile::wanted() else { return self.spawn(program, arguments, set_up) };
+        let Some(profile) = SeccompProfile::wanted() else { return self.spawn(program, arguments, set_up) };
         let worker = self.confined.get_or_init(|| {
             self.run(move || {
                 Worker::start("lab-confined", |work| {

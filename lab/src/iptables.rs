@@ -12,14 +12,14 @@ use crate::host::Host;
 
 /// The rules of both families in the tool's output, without counters.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub struct Rules {
+pub struct IptablesRules {
     /// rules by chain, in order
-    pub chains: BTreeMap<Chain, Vec<String>>,
+    pub chains: BTreeMap<TableChain, Vec<String>>,
 }
 
 /// A chain of a table of a family.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Chain {
+pub struct TableChain {
     /// the family
     pub family: Family,
     /// `nat`
@@ -107,9 +107,9 @@ pub fn save(host: &Host, backend: Backend, family: Family) -> String {
     host.sh(&format!("{}-save", tool(backend, family)), &[])
 }
 
-// === impl Rules ===
+// === impl IptablesRules ===
 
-impl Rules {
+impl IptablesRules {
     /// Reads the rules of the namespace. The legacy tool is only run if its tables exist, since running it creates them.
     pub fn of(host: &Host, backend: Backend) -> Self {
         let mut rules = Self::default();
@@ -124,7 +124,7 @@ impl Rules {
     /// Adds the rules of an `iptables-save` text.
     pub fn read(&mut self, family: Family, text: &str) {
         let mut table = String::new();
-        let chain = |table: &String, name: &str| Chain { family, table: table.clone(), name: name.to_owned() };
+        let chain = |table: &String, name: &str| TableChain { family, table: table.clone(), name: name.to_owned() };
         for line in text.lines() {
             if let Some(name) = line.strip_prefix('*') {
                 name.clone_into(&mut table);
@@ -139,7 +139,7 @@ impl Rules {
 
     /// The rules of a chain, in order; empty if it doesn't exist.
     pub fn rules(&self, family: Family, table: &str, name: &str) -> &[String] {
-        let chain = Chain { family, table: table.to_owned(), name: name.to_owned() };
+        let chain = TableChain { family, table: table.to_owned(), name: name.to_owned() };
         self.chains.get(&chain).map_or(&[], Vec::as_slice)
     }
 
@@ -177,7 +177,7 @@ impl Rules {
     /// The same with the rules of dispatch chains sorted, whose order has no effect: each matches packets of its own frontend. The
     /// jump to the node ports stays last.
     pub fn sorted_dispatch(mut self) -> Self {
-        let is_dispatch = |chain: &Chain| DISPATCH.contains(&(chain.table.as_str(), chain.name.as_str()));
+        let is_dispatch = |chain: &TableChain| DISPATCH.contains(&(chain.table.as_str(), chain.name.as_str()));
         for (_, rules) in self.chains.iter_mut().filter(|(chain, _)| is_dispatch(chain)) {
             let jumps_at = rules.iter().position(|rule| rule.ends_with("-j KUBE-NODEPORTS")).unwrap_or(rules.len());
             rules.get_mut(..jumps_at).into_iter().for_each(<[String]>::sort);
@@ -188,7 +188,7 @@ impl Rules {
     /// The lines that only one of both has, at most fifty.
     pub fn difference(&self, other: &Self) -> String {
         let mut lines = Vec::new();
-        let all: BTreeSet<&Chain> = self.chains.keys().chain(other.chains.keys()).collect();
+        let all: BTreeSet<&TableChain> = self.chains.keys().chain(other.chains.keys()).collect();
         for chain in all {
             let (mine, theirs) = (self.chains.get(chain), other.chains.get(chain));
             if mine == theirs {
@@ -216,13 +216,13 @@ fn has_legacy(host: &Host, family: Family) -> bool {
     host.run(move || std::fs::read_to_string(path).is_ok_and(|names| !names.is_empty()))
 }
 
-impl fmt::Display for Chain {
+impl fmt::Display for TableChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.family, self.table, self.name)
     }
 }
 
-impl fmt::Debug for Rules {
+impl fmt::Debug for IptablesRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(&self.chains).finish()
     }
@@ -245,7 +245,7 @@ COMMIT
 
     #[test]
     fn a_listing_is_read() {
-        let mut rules = Rules::default();
+        let mut rules = IptablesRules::default();
         rules.read(Family::V4, SAVED);
         assert_eq!(rules.names(Family::V4, "filter").collect::<Vec<_>>(), ["INPUT", "KUBE-FIREWALL", "KUBE-SERVICES"]);
         assert_eq!(rules.number(), 3);
@@ -264,7 +264,7 @@ COMMIT
     #[test]
     fn dispatch_rules_are_sorted_but_for_the_last_jump() {
         let of = |lines: &[&str]| {
-            let mut rules = Rules::default();
+            let mut rules = IptablesRules::default();
             let lines: Vec<String> = lines.iter().map(|line| format!("-A {line}\n")).collect();
             rules.read(Family::V4, &format!("*nat\n{}", lines.concat()));
             rules.sorted_dispatch()

@@ -15,11 +15,11 @@ use ferry_api::object::Family;
 use serde_json::{Value, json};
 
 use crate::host::Host;
-use crate::lab::{NODE_NAME, POD_RANGES, Place, SERVICE_RANGES};
-use crate::objects::{Endpoints, Manifests, NAMESPACE, Service, node_yaml};
-use crate::proxy::Proxy;
+use crate::lab::{LabMachine, NODE_NAME, POD_RANGES, SERVICE_RANGES};
+use crate::objects::{Endpoints, Manifests, NAMESPACE, TestService, node_yaml};
+use crate::proxy::ProxyProcess;
 
-pub use client::{Answer, Client};
+pub use client::{AdminClient, ApiResponse};
 
 /// Minimum interval between two syncs of upstream's iptables mode.
 const MIN_SYNC_PERIOD: &str = "10ms";
@@ -34,12 +34,12 @@ pub struct Kubernetes<'a> {
     orders: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
     folder: PathBuf,
-    client: Mutex<Client<'a>>,
+    client: Mutex<AdminClient<'a>>,
 }
 
 /// One of the two servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Server {
+pub enum ServerKind {
     /// the API server
     Api,
     /// etcd
@@ -49,7 +49,7 @@ pub enum Server {
 /// A certificate that can be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certificate {
-    /// the client certificate of [`User::Files`]
+    /// the client certificate of [`ClusterUser::Files`]
     KubeProxy,
     /// the API server's own
     Server,
@@ -57,7 +57,7 @@ pub enum Certificate {
 
 /// The user of a kubeconfig, and its credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum User {
+pub enum ClusterUser {
     /// an administrator of the cluster, by a certificate in the kubeconfig
     Admin,
     /// a kube-proxy, by a certificate in the kubeconfig
@@ -72,7 +72,7 @@ pub enum User {
 
 /// A request to the API server.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct ApiRequest {
     /// GET, POST, PUT, PATCH, DELETE
     pub method: &'static str,
     /// absolute path, with the query
@@ -121,9 +121,9 @@ fn cache() -> PathBuf {
     named.unwrap_or_else(|| of_user().join("ferry-kube-api"))
 }
 
-// === impl Request ===
+// === impl ApiRequest ===
 
-impl Request {
+impl ApiRequest {
     /// Creates an object, given in JSON or YAML.
     pub fn create(object: &str) -> Self {
         let (collection, _) = place(object);
@@ -212,7 +212,7 @@ impl<'a> Kubernetes<'a> {
         let mut answers = BufReader::new(servers.stdout.take().expect("piped")).lines();
         let ready = answers.any(|line| line.is_ok_and(|line| line == "ready"));
         assert!(ready, "no API server; see the logs in {}", folder.display());
-        let client = Mutex::new(Client::new(host, folder));
+        let client = Mutex::new(AdminClient::new(host, folder));
         let api = Self { host, servers, orders, answers, folder: folder.to_owned(), client };
         api.create(&format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n"));
         api
@@ -224,13 +224,13 @@ impl<'a> Kubernetes<'a> {
     }
 
     /// Path of the kubeconfig of a user.
-    pub fn kubeconfig(&self, user: User) -> PathBuf {
+    pub fn kubeconfig(&self, user: ClusterUser) -> PathBuf {
         self.folder.join(match user {
-            User::Admin => "admin.conf",
-            User::Certificate => "kube-proxy.conf",
-            User::Files => "kube-proxy-files.conf",
-            User::Token => "kube-proxy-token.conf",
-            User::Stranger => "stranger.conf",
+            ClusterUser::Admin => "admin.conf",
+            ClusterUser::Certificate => "kube-proxy.conf",
+            ClusterUser::Files => "kube-proxy-files.conf",
+            ClusterUser::Token => "kube-proxy-token.conf",
+            ClusterUser::Stranger => "stranger.conf",
         })
     }
 
@@ -251,26 +251,26 @@ impl<'a> Kubernetes<'a> {
     }
 
     /// Terminates one of the servers, and waits for its end.
-    pub fn stop(&mut self, server: Server) {
+    pub fn stop(&mut self, server: ServerKind) {
         self.order("stop", server);
     }
 
     /// Kills one of the servers.
-    pub fn kill(&mut self, server: Server) {
+    pub fn kill(&mut self, server: ServerKind) {
         self.order("kill", server);
     }
 
     /// Starts one of the servers again: same port, same data. Waits until the API server is ready, if both run.
-    pub fn resume(&mut self, server: Server) {
+    pub fn resume(&mut self, server: ServerKind) {
         self.order("start", server);
     }
 
-    fn order(&mut self, order: &str, server: Server) {
+    fn order(&mut self, order: &str, server: ServerKind) {
         self.send(
             order,
             match server {
-                Server::Api => "apiserver",
-                Server::Store => "etcd",
+                ServerKind::Api => "apiserver",
+                ServerKind::Store => "etcd",
             },
         );
     }
@@ -297,17 +297,17 @@ impl<'a> Kubernetes<'a> {
     ///
     /// # Panics
     /// If the API server rejects it, with the response.
-    pub fn ask(&self, request: &Request) -> Value {
+    pub fn ask(&self, request: &ApiRequest) -> Value {
         let answer = self.client.lock().expect("nobody panics with it").ask(request);
         parsed(request, answer)
     }
 
     /// Sends many requests concurrently, in undefined order.
-    pub fn ask_all(&self, requests: &[Request]) {
+    pub fn ask_all(&self, requests: &[ApiRequest]) {
         let share = requests.len().div_ceil(CONNECTIONS).max(1);
         thread::scope(|scope| {
             for requests in requests.chunks(share) {
-                let mut client = Client::new(self.host, &self.folder);
+                let mut client = AdminClient::new(self.host, &self.folder);
                 scope.spawn(move || {
                     for request in requests {
                         parsed(request, client.ask(request));
@@ -319,32 +319,32 @@ impl<'a> Kubernetes<'a> {
 
     /// Creates an object, given in JSON or YAML.
     pub fn create(&self, object: &str) -> Value {
-        self.ask(&Request::create(object))
+        self.ask(&ApiRequest::create(object))
     }
 
     /// Replaces the object of the same name.
     pub fn replace(&self, object: &str) -> Value {
-        self.ask(&Request::replace(object))
+        self.ask(&ApiRequest::replace(object))
     }
 
     /// Patches an object.
     pub fn patch(&self, path: &str, json: &Value) -> Value {
-        self.ask(&Request::patch(path, json))
+        self.ask(&ApiRequest::patch(path, json))
     }
 
     /// Deletes an object.
     pub fn delete(&self, path: &str) {
-        self.ask(&Request::delete(path));
+        self.ask(&ApiRequest::delete(path));
     }
 
     /// Reads the object at a path.
     pub fn get(&self, path: &str) -> Value {
-        self.ask(&Request::get(path))
+        self.ask(&ApiRequest::get(path))
     }
 
     /// Reads the text at a path in any format, for example `/metrics`.
     pub fn text(&self, path: &str) -> String {
-        let answer = self.client.lock().expect("nobody panics with it").ask(&Request::get(path));
+        let answer = self.client.lock().expect("nobody panics with it").ask(&ApiRequest::get(path));
         assert_eq!(answer.status, 200, "{path}");
         String::from_utf8_lossy(&answer.body).into_owned()
     }
@@ -352,7 +352,7 @@ impl<'a> Kubernetes<'a> {
     /// Creates the Node that the proxy runs on, with its addresses.
     pub fn create_node(&self) {
         self.create(&node_yaml());
-        self.set_node_addresses(&Family::ALL.map(|family| Place::Node.address(family).to_string()));
+        self.set_node_addresses(&Family::ALL.map(|family| LabMachine::Node.address(family).to_string()));
     }
 
     /// Replaces the Node's addresses.
@@ -363,7 +363,7 @@ impl<'a> Kubernetes<'a> {
     }
 
     /// Creates a Service with its status.
-    pub fn create_service(&self, service: &Service) {
+    pub fn create_service(&self, service: &TestService) {
         self.create(&service.to_string());
         if let Some(status) = service.status_json() {
             let path = format!("{}/status", service_path(&service.name));
@@ -403,7 +403,7 @@ impl<'a> Kubernetes<'a> {
                 }
                 self.release(&format!("{collection}/{name}"), item);
                 if item.pointer("/metadata/deletionTimestamp").is_none() {
-                    requests.push(Request::delete(&format!("{collection}/{name}")));
+                    requests.push(ApiRequest::delete(&format!("{collection}/{name}")));
                 }
             }
         }
@@ -423,19 +423,23 @@ impl<'a> Kubernetes<'a> {
         }
     }
 
-    /// Replaces the permissions of [`User::Stranger`]: rules of a ClusterRole.
+    /// Replaces the permissions of [`ClusterUser::Stranger`]: rules of a ClusterRole.
     pub fn allow_stranger(&self, rules: &Value) {
         let api = "rbac.authorization.k8s.io/v1";
         let roles = format!("/apis/{api}/clusterroles");
         let role = json!({"apiVersion": api, "kind": "ClusterRole", "metadata": {"name": "stranger"}, "rules": rules});
         // PUT creates a missing role
-        self.ask(&Request { method: "PUT", path: format!("{roles}/stranger"), ..Request::create(&role.to_string()) });
+        self.ask(&ApiRequest {
+            method: "PUT",
+            path: format!("{roles}/stranger"),
+            ..ApiRequest::create(&role.to_string())
+        });
         let binding = json!({
             "apiVersion": api, "kind": "ClusterRoleBinding", "metadata": {"name": "stranger"},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "stranger"},
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}],
         });
-        let request = Request::create(&binding.to_string());
+        let request = ApiRequest::create(&binding.to_string());
         let answer = self.client.lock().expect("nobody panics with it").ask(&request);
         if answer.status != 409 {
             parsed(&request, answer);
@@ -443,13 +447,13 @@ impl<'a> Kubernetes<'a> {
     }
 
     /// Starts upstream's proxy in a mode.
-    pub fn start_proxy(&self, folder: &Path, mode: &str) -> Proxy<'a> {
+    pub fn start_proxy(&self, folder: &Path, mode: &str) -> ProxyProcess<'a> {
         std::fs::create_dir_all(folder).expect("making a folder");
         // conntrack limits can only be set in the initial network namespace
         let arguments = [
             format!("--proxy-mode={mode}"),
             format!("--iptables-min-sync-period={MIN_SYNC_PERIOD}"),
-            format!("--kubeconfig={}", self.kubeconfig(User::Certificate).display()),
+            format!("--kubeconfig={}", self.kubeconfig(ClusterUser::Certificate).display()),
             format!("--hostname-override={NODE_NAME}"),
             format!("--cluster-cidr={}", POD_RANGES.join(",")),
             "--conntrack-max-per-core=0".to_owned(),
@@ -459,21 +463,21 @@ impl<'a> Kubernetes<'a> {
             "-v=2".to_owned(),
         ];
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        Proxy::start_with(self.host, &upstream(), folder, &arguments)
+        ProxyProcess::start_with(self.host, &upstream(), folder, &arguments)
     }
 
     /// Runs upstream's `--cleanup`; returns its log.
     pub fn clean_up(host: &Host, folder: &Path) -> String {
         std::fs::create_dir_all(folder).expect("making a folder");
-        let mut proxy = Proxy::start_with(host, &upstream(), folder, &["--cleanup"]);
+        let mut proxy = ProxyProcess::start_with(host, &upstream(), folder, &["--cleanup"]);
         let status = proxy.wait();
         format!("{status}\n{}", proxy.log())
     }
 }
 
 /// The response's body, parsed.
-fn parsed(request: &Request, answer: Answer) -> Value {
-    let Request { method, path, body, .. } = request;
+fn parsed(request: &ApiRequest, answer: ApiResponse) -> Value {
+    let ApiRequest { method, path, body, .. } = request;
     let text = String::from_utf8_lossy(&answer.body);
     assert!((200..300).contains(&answer.status), "{method} {path}: {} {text}\n{body}", answer.status);
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{method} {path}: {error}\n{text}"))

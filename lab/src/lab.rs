@@ -14,7 +14,7 @@ use ferry_api::object::Family;
 
 use crate::host::Host;
 use crate::patience::until;
-use crate::probe::{Client, Server};
+use crate::probe::{ProbeClient, ProbeServer};
 
 /// The name of the Node that the proxy runs on.
 pub const NODE_NAME: &str = "node-a";
@@ -31,7 +31,7 @@ pub const NODE_PORT: u16 = 9090;
 
 /// A machine where connections start or end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum LabMachine {
     /// the proxy's node, at its primary address
     Node,
     /// a pod of the node
@@ -47,17 +47,17 @@ pub enum Place {
 /// The lab's machines and servers; removed when dropped.
 pub struct Lab {
     // servers before hosts: they are stopped first
-    servers: Vec<Server>,
+    servers: Vec<ProbeServer>,
     hosts: [Host; 5],
 }
 
-// === impl Place ===
+// === impl LabMachine ===
 
-impl Place {
+impl LabMachine {
     /// All machines.
     pub const ALL: [Self; 5] = [Self::Node, Self::PodA, Self::PodB, Self::Far, Self::Client];
 
-    /// The element of this place in an array in the order of [`Place::ALL`].
+    /// The element of this place in an array in the order of [`LabMachine::ALL`].
     pub(crate) fn of<T>(self, [node, pod_a, pod_b, far, client]: &[T; 5]) -> &T {
         match self {
             Self::Node => node,
@@ -114,7 +114,7 @@ pub fn external_ip(family: Family, number: u8) -> IpAddr {
 
 /// The node's addresses for other machines: the primary one, then the one towards the other node.
 pub fn node_addresses(family: Family) -> [IpAddr; 2] {
-    [Place::Node.address(family), pick(family, [192, 168, 9, 1], [0xfd00, 0x9, 0, 0, 0, 0, 0, 1])]
+    [LabMachine::Node.address(family), pick(family, [192, 168, 9, 1], [0xfd00, 0x9, 0, 0, 0, 0, 0, 1])]
 }
 
 /// The other node's own address.
@@ -141,10 +141,10 @@ pub fn is_node_address(address: IpAddr) -> bool {
 impl Lab {
     /// Builds the lab, with a server in every pod and on both nodes.
     pub fn new() -> Self {
-        let hosts = Place::ALL.map(|place| Host::new(place.name()));
+        let hosts = LabMachine::ALL.map(|place| Host::new(place.name()));
         let mut lab = Self { servers: Vec::new(), hosts };
-        for place in Place::ALL {
-            settings(lab.host(place), place == Place::Node);
+        for place in LabMachine::ALL {
+            settings(lab.host(place), place == LabMachine::Node);
         }
         lab.wire();
         for (place, text) in CONFIGURATION {
@@ -158,35 +158,41 @@ impl Lab {
     }
 
     /// The machine at a place.
-    pub fn host(&self, place: Place) -> &Host {
+    pub fn host(&self, place: LabMachine) -> &Host {
         place.of(&self.hosts)
     }
 
     /// A client on the machine at a place.
-    pub fn from(&self, place: Place) -> Client<'_> {
-        Client::new(self.host(place))
+    pub fn from(&self, place: LabMachine) -> ProbeClient<'_> {
+        ProbeClient::new(self.host(place))
     }
 
     fn wire(&self) {
         let mut text = String::new();
-        for (place, device) in
-            [(Place::PodA, "vpoda"), (Place::PodB, "vpodb"), (Place::Far, "vfar"), (Place::Client, "vcli")]
-        {
+        for (place, device) in [
+            (LabMachine::PodA, "vpoda"),
+            (LabMachine::PodB, "vpodb"),
+            (LabMachine::Far, "vfar"),
+            (LabMachine::Client, "vcli"),
+        ] {
             let peer = self.host(place).thread_id();
             text.push_str(&format!("link add {device} type veth peer name eth0 netns {peer}\n"));
         }
-        if let Err(complaint) = self.host(Place::Node).feed("ip", &["-batch", "-"], &text) {
+        if let Err(complaint) = self.host(LabMachine::Node).feed("ip", &["-batch", "-"], &text) {
             panic!("making the links: {complaint}");
         }
     }
 
     /// Waits until every link forwards packets, which takes a moment after its setup.
     fn wait_until_connected(&self) {
-        let node = self.from(Place::Node).patience(Duration::from_millis(100));
+        let node = self.from(LabMachine::Node).patience(Duration::from_millis(100));
         for family in Family::ALL {
-            for (place, port) in
-                [(Place::PodA, 8080), (Place::PodB, 8080), (Place::Far, 8080), (Place::Client, NODE_PORT)]
-            {
+            for (place, port) in [
+                (LabMachine::PodA, 8080),
+                (LabMachine::PodB, 8080),
+                (LabMachine::Far, 8080),
+                (LabMachine::Client, NODE_PORT),
+            ] {
                 let at = SocketAddr::new(place.address(family), port);
                 until("a server answers the node", Duration::from_secs(10), || node.tcp(at, 1).all_answered());
             }
@@ -194,16 +200,16 @@ impl Lab {
     }
 
     fn serve(&mut self) {
-        for place in [Place::PodA, Place::PodB, Place::Far] {
+        for place in [LabMachine::PodA, LabMachine::PodB, LabMachine::Far] {
             let addresses = Family::ALL.map(|family| place.address(family)).to_vec();
-            self.servers.push(Server::start(self.host(place), addresses, POD_PORTS.to_vec()));
+            self.servers.push(ProbeServer::start(self.host(place), addresses, POD_PORTS.to_vec()));
         }
         let own = Family::ALL.into_iter().flat_map(node_addresses).collect();
-        self.servers.push(Server::start(self.host(Place::Node), own, vec![NODE_PORT]));
-        let client = Family::ALL.map(|family| Place::Client.address(family)).to_vec();
-        self.servers.push(Server::start(self.host(Place::Client), client, vec![NODE_PORT]));
+        self.servers.push(ProbeServer::start(self.host(LabMachine::Node), own, vec![NODE_PORT]));
+        let client = Family::ALL.map(|family| LabMachine::Client.address(family)).to_vec();
+        self.servers.push(ProbeServer::start(self.host(LabMachine::Client), client, vec![NODE_PORT]));
         let far = Family::ALL.map(far_node_address).to_vec();
-        self.servers.push(Server::start(self.host(Place::Far), far, vec![NODE_PORT]));
+        self.servers.push(ProbeServer::start(self.host(LabMachine::Far), far, vec![NODE_PORT]));
     }
 }
 
@@ -236,9 +242,9 @@ fn settings(host: &Host, forwards: bool) {
 }
 
 /// Addresses and routes, as `ip -batch` reads them.
-const CONFIGURATION: [(Place, &str); 5] = [
+const CONFIGURATION: [(LabMachine, &str); 5] = [
     (
-        Place::Node,
+        LabMachine::Node,
         "addr add 169.254.1.1/32 dev vpoda
 addr add fe80::1/64 dev vpoda nodad
 link set vpoda up
@@ -262,7 +268,7 @@ route add default via fd00:cc::10
 ",
     ),
     (
-        Place::PodA,
+        LabMachine::PodA,
         "addr add 10.244.0.10/32 dev eth0
 addr add fd00:10:244::10/128 dev eth0 nodad
 link set eth0 up
@@ -272,7 +278,7 @@ route add default via fe80::1 dev eth0
 ",
     ),
     (
-        Place::PodB,
+        LabMachine::PodB,
         "addr add 10.244.0.11/32 dev eth0
 addr add fd00:10:244::11/128 dev eth0 nodad
 link set eth0 up
@@ -282,7 +288,7 @@ route add default via fe80::1 dev eth0
 ",
     ),
     (
-        Place::Far,
+        LabMachine::Far,
         "addr add 192.168.9.2/24 dev eth0
 addr add fd00:9::2/64 dev eth0 nodad
 addr add 10.244.5.10/32 dev lo
@@ -293,7 +299,7 @@ route add default via fd00:9::1 src fd00:10:244:0:5::10
 ",
     ),
     (
-        Place::Client,
+        LabMachine::Client,
         "addr add 203.0.113.10/24 dev eth0
 addr add 203.0.113.20/24 dev eth0
 addr add 203.0.113.21/24 dev eth0

@@ -24,13 +24,13 @@ pub mod stage;
 pub mod wire;
 mod worker;
 
-pub use checks::{Checks, Source};
+pub use checks::{Checks, SeenSource};
 pub use ferry_api::object::{Family, Protocol};
 pub use host::Host;
 pub use kubernetes::Kubernetes;
-pub use lab::{Lab, Place};
+pub use lab::{Lab, LabMachine};
 pub use mode::Mode;
-pub use objects::{Endpoints, Manifests, Service};
-pub use probe::{Answer, Client, Outcome, Tally};
-pub use proxy::Proxy;
+pub use objects::{Endpoints, Manifests, TestService};
+pub use probe::{ProbeAnswer, ProbeClient, ProbeOutcome, ProbeTally};
+pub use proxy::ProxyProcess;
 pub use stage::Stage;

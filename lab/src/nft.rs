@@ -12,12 +12,12 @@ use crate::host::Host;
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Ruleset {
     /// content by table (`ip kube-proxy`) and object (`chain services`; empty for the table's own lines)
-    pub objects: BTreeMap<(String, String), Content>,
+    pub objects: BTreeMap<(String, String), ObjectContent>,
 }
 
 /// Content of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Content {
+pub struct ObjectContent {
     /// its lines in order: rules, or the properties of a set
     pub lines: Vec<String>,
     /// its elements
@@ -130,14 +130,14 @@ impl Ruleset {
     ///
     /// # Panics
     /// If there is none.
-    pub fn get(&self, table: &str, object: &str) -> &Content {
+    pub fn get(&self, table: &str, object: &str) -> &ObjectContent {
         let key = (table.to_owned(), object.to_owned());
         self.objects.get(&key).unwrap_or_else(|| panic!("no {object} in table {table}"))
     }
 
     /// Difference to another ruleset: lines only in this one (-) and only in the other (+), limited to a page.
     pub fn difference(&self, other: &Self) -> String {
-        let nothing = Content::default();
+        let nothing = ObjectContent::default();
         let mut lines = Vec::new();
         for (mark, these, those) in [('-', self, other), ('+', other, self)] {
             for (key, content) in &these.objects {
@@ -164,9 +164,9 @@ impl fmt::Debug for Ruleset {
     }
 }
 
-// === impl Content ===
+// === impl ObjectContent ===
 
-impl Content {
+impl ObjectContent {
     fn words(&self) -> impl Iterator<Item = &str> {
         self.lines.iter().chain(&self.elements).flat_map(|line| line.split_whitespace())
     }

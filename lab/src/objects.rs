@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ferry_api::object::{Family, Protocol};
 
-use crate::lab::{self, FAR_NAME, NODE_NAME, Place, SERVICE_RANGES};
+use crate::lab::{self, FAR_NAME, LabMachine, NODE_NAME, SERVICE_RANGES};
 
 /// The namespace of every object of this module.
 pub const NAMESPACE: &str = "demo";
@@ -14,7 +14,7 @@ pub const NAMESPACE: &str = "demo";
 #[derive(Clone, Debug, Default)]
 pub struct Manifests {
     /// the Services
-    pub services: Vec<Service>,
+    pub services: Vec<TestService>,
     /// their EndpointSlices
     pub endpoints: Vec<Endpoints>,
     /// includes a ServiceCIDR with the ranges of cluster IPs
@@ -23,14 +23,14 @@ pub struct Manifests {
 
 /// A Service of both families, or of those of its cluster IPs.
 #[derive(Clone, Debug)]
-pub struct Service {
+pub struct TestService {
     /// its name in [`NAMESPACE`]
     pub name: String,
     cluster_ips: Vec<IpAddr>,
     external_ips: Vec<IpAddr>,
     load_balancer_ips: Vec<IpAddr>,
     source_ranges: Vec<String>,
-    ports: Vec<Port>,
+    ports: Vec<TestPort>,
     internal_local: bool,
     external_local: bool,
     health_check: Option<u16>,
@@ -39,7 +39,7 @@ pub struct Service {
 }
 
 #[derive(Clone, Debug)]
-struct Port {
+struct TestPort {
     protocol: Protocol,
     port: u16,
     node_port: Option<u16>,
@@ -51,13 +51,13 @@ pub struct Endpoints {
     service: String,
     protocols: Vec<(Protocol, u16)>,
     port: u16,
-    addresses: Vec<(IpAddr, &'static str, Condition)>,
+    addresses: Vec<(IpAddr, &'static str, EndpointCondition)>,
     zones: bool,
 }
 
 /// The condition of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
+pub enum EndpointCondition {
     /// ready and serving
     Ready,
     /// neither ready nor serving
@@ -75,20 +75,20 @@ impl Manifests {
     }
 
     /// Adds a service, with ready endpoints of both families at these places, at the first port of each.
-    pub fn with(self, service: Service, at: &[Place]) -> Self {
+    pub fn with(self, service: TestService, at: &[LabMachine]) -> Self {
         let endpoints = service.endpoints(8080, at);
         self.with_endpoints(service, endpoints)
     }
 
     /// Adds a service and its endpoints.
-    pub fn with_endpoints(mut self, service: Service, endpoints: Endpoints) -> Self {
+    pub fn with_endpoints(mut self, service: TestService, endpoints: Endpoints) -> Self {
         self.services.push(service);
         self.endpoints.push(endpoints);
         self
     }
 
     /// Adds a service without an EndpointSlice.
-    pub fn without_endpoints(mut self, service: Service) -> Self {
+    pub fn without_endpoints(mut self, service: TestService) -> Self {
         self.services.push(service);
         self
     }
@@ -109,7 +109,7 @@ impl fmt::Display for Manifests {
 
 /// The Node that the proxy runs on, with both primary addresses.
 pub fn node_yaml() -> String {
-    let [v4, v6] = Family::ALL.map(|family| Place::Node.address(family));
+    let [v4, v6] = Family::ALL.map(|family| LabMachine::Node.address(family));
     format!(
         "apiVersion: v1
 kind: Node
@@ -123,9 +123,9 @@ status:
     )
 }
 
-// === impl Service ===
+// === impl TestService ===
 
-impl Service {
+impl TestService {
     /// A service with the cluster IP of this number in each family, and one TCP port 80.
     pub fn new(name: &str, number: u16) -> Self {
         Self {
@@ -134,7 +134,7 @@ impl Service {
             external_ips: Vec::new(),
             load_balancer_ips: Vec::new(),
             source_ranges: Vec::new(),
-            ports: vec![Port { protocol: Protocol::Tcp, port: 80, node_port: None }],
+            ports: vec![TestPort { protocol: Protocol::Tcp, port: 80, node_port: None }],
             internal_local: false,
             external_local: false,
             health_check: None,
@@ -152,7 +152,7 @@ impl Service {
     /// Serves these protocols at the same port instead of TCP alone.
     pub fn protocols(mut self, protocols: &[Protocol]) -> Self {
         let like = self.ports.first().map_or((80, None), |port| (port.port, port.node_port));
-        self.ports = protocols.iter().map(|&protocol| Port { protocol, port: like.0, node_port: like.1 }).collect();
+        self.ports = protocols.iter().map(|&protocol| TestPort { protocol, port: like.0, node_port: like.1 }).collect();
         self
     }
 
@@ -223,7 +223,7 @@ impl Service {
     }
 
     /// Its ready endpoints at these places, at this port.
-    pub fn endpoints(&self, port: u16, at: &[Place]) -> Endpoints {
+    pub fn endpoints(&self, port: u16, at: &[LabMachine]) -> Endpoints {
         let mut endpoints = Endpoints {
             service: self.name.clone(),
             protocols: self.ports.iter().map(|own| (own.protocol, own.port)).collect(),
@@ -232,7 +232,7 @@ impl Service {
             zones: false,
         };
         for &place in at {
-            endpoints = endpoints.and(place, Condition::Ready);
+            endpoints = endpoints.and(place, EndpointCondition::Ready);
         }
         endpoints.addresses.retain(|(address, ..)| self.has(Family::of(*address)));
         endpoints
@@ -260,7 +260,7 @@ impl Service {
     }
 }
 
-impl fmt::Display for Service {
+impl fmt::Display for TestService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let annotations: Vec<_> = self.annotations.iter().map(|(key, value)| format!("{key}: '{value}'")).collect();
         let annotations = match annotations[..] {
@@ -300,7 +300,7 @@ impl fmt::Display for Service {
             writeln!(f, "  sessionAffinityConfig: {{clientIP: {{timeoutSeconds: {seconds}}}}}")?;
         }
         writeln!(f, "  ports:")?;
-        for Port { protocol, port, node_port } in &self.ports {
+        for TestPort { protocol, port, node_port } in &self.ports {
             let name = protocol.lower();
             write!(f, "  - {{name: {name}, protocol: {protocol}, port: {port}")?;
             if let Some(node_port) = node_port {
@@ -320,14 +320,14 @@ impl fmt::Display for Service {
 
 impl Endpoints {
     /// Adds an endpoint of each family at a place. The node's are in its host network: at its primary addresses.
-    pub fn and(self, place: Place, condition: Condition) -> Self {
+    pub fn and(self, place: LabMachine, condition: EndpointCondition) -> Self {
         Family::ALL
             .into_iter()
             .fold(self, |endpoints, family| endpoints.and_at(place.address(family), place.node_name(), condition))
     }
 
     /// Adds an endpoint at an address, on a node.
-    pub fn and_at(mut self, address: IpAddr, node: &'static str, condition: Condition) -> Self {
+    pub fn and_at(mut self, address: IpAddr, node: &'static str, condition: EndpointCondition) -> Self {
         debug_assert!([NODE_NAME, FAR_NAME, ""].contains(&node), "no such node: {node}");
         self.addresses.push((address, node, condition));
         self
@@ -363,9 +363,9 @@ ports:
         text.push_str("endpoints:\n");
         for (address, node, condition) in addresses {
             let conditions = match condition {
-                Condition::Ready => "ready: true, serving: true, terminating: false",
-                Condition::Unready => "ready: false, serving: false, terminating: false",
-                Condition::Terminating => "ready: false, serving: true, terminating: true",
+                EndpointCondition::Ready => "ready: true, serving: true, terminating: false",
+                EndpointCondition::Unready => "ready: false, serving: false, terminating: false",
+                EndpointCondition::Terminating => "ready: false, serving: true, terminating: true",
             };
             let zone = if self.zones { format!(", zone: zone-of-{node}") } else { String::new() };
             let _ = writeln!(
@@ -395,7 +395,7 @@ pub fn at_external_ip(family: Family, number: u8) -> SocketAddr {
 
 /// A node port at the node's primary address.
 pub fn at_node_port(family: Family, port: u16) -> SocketAddr {
-    SocketAddr::new(Place::Node.address(family), port)
+    SocketAddr::new(LabMachine::Node.address(family), port)
 }
 
 fn list<T: fmt::Display>(items: &[T]) -> String {
@@ -409,8 +409,9 @@ mod tests {
 
     #[test]
     fn a_manifest_reads_like_one() {
-        let service = Service::new("web", 7).only(Family::V6).node_port(30080).external_local().affinity(3);
-        let text = Manifests { service_cidrs: false, ..Manifests::new() }.with(service, &[Place::PodA]).to_string();
+        let service = TestService::new("web", 7).only(Family::V6).node_port(30080).external_local().affinity(3);
+        let text =
+            Manifests { service_cidrs: false, ..Manifests::new() }.with(service, &[LabMachine::PodA]).to_string();
         let expected = r#"---
 apiVersion: v1
 kind: Service

@@ -29,11 +29,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(2);
 /// The longest look that lengthens the pause: one that takes longer has mostly waited, for an answer that didn't come.
 const WORK: Duration = Duration::from_millis(50);
-/// Bytes of [`Proxy::log_end`].
+/// Bytes of [`ProxyProcess::log_end`].
 const END_BYTES: i64 = 32_768;
 
 /// A running proxy; killed when dropped.
-pub struct Proxy<'a> {
+pub struct ProxyProcess<'a> {
     host: &'a Host,
     child: Child,
     log: PathBuf,
@@ -41,7 +41,7 @@ pub struct Proxy<'a> {
 
 /// The part of a KubeProxyConfiguration that a test varies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct ProxyConfig {
     /// clusterCIDR; `None` for no local detector
     pub cluster_cidr: Option<String>,
     /// the mode
@@ -50,15 +50,15 @@ pub struct Config {
     pub more: String,
 }
 
-// === impl Config ===
+// === impl ProxyConfig ===
 
-impl Default for Config {
+impl Default for ProxyConfig {
     fn default() -> Self {
         Self { cluster_cidr: Some(POD_RANGES.join(",")), mode: NFTABLES, more: String::new() }
     }
 }
 
-impl Config {
+impl ProxyConfig {
     /// The default with further lines of the file, such as `nodePortAddresses: [10.0.0.0/8]`.
     pub fn with(more: &str) -> Self {
         Self { more: format!("{more}\n"), ..Self::default() }
@@ -94,12 +94,12 @@ conntrack: {{maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}
     }
 }
 
-// === impl Proxy ===
+// === impl ProxyProcess ===
 
-impl<'a> Proxy<'a> {
+impl<'a> ProxyProcess<'a> {
     /// Starts the executable in a namespace on a directory of manifests, with its configuration and its log in the folder.
     /// Returns without waiting.
-    pub fn start(host: &'a Host, executable: &str, folder: &Path, manifests: &Path, config: &Config) -> Self {
+    pub fn start(host: &'a Host, executable: &str, folder: &Path, manifests: &Path, config: &ProxyConfig) -> Self {
         let config_file = folder.join("config.yaml");
         config.write(&config_file);
         let arguments = ["--config", path_text(&config_file), "--manifests", path_text(manifests), "-v=2"];
@@ -238,12 +238,12 @@ impl<'a> Proxy<'a> {
         samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).reduce(|sum, value| sum + value)
     }
 
-    /// Suspends the process (SIGSTOP) until [`Proxy::go_on`].
+    /// Suspends the process (SIGSTOP) until [`ProxyProcess::go_on`].
     pub fn suspend(&self) {
         kill_process(self.pid(), Signal::STOP).expect("the process is there");
     }
 
-    /// Continues the process (SIGCONT) after [`Proxy::suspend`].
+    /// Continues the process (SIGCONT) after [`ProxyProcess::suspend`].
     pub fn go_on(&self) {
         kill_process(self.pid(), Signal::CONT).expect("the process is there");
     }
@@ -280,7 +280,7 @@ impl<'a> Proxy<'a> {
     }
 }
 
-impl Drop for Proxy<'_> {
+impl Drop for ProxyProcess<'_> {
     fn drop(&mut self) {
         self.kill();
         if thread::panicking() {

@@ -21,7 +21,7 @@ const ERRNO: &str = "SCMP_ACT_ERRNO";
 
 /// A compiled profile.
 #[derive(Debug)]
-pub struct Profile {
+pub struct SeccompProfile {
     filters: Vec<BpfProgram>,
 }
 
@@ -61,15 +61,15 @@ struct Argument {
     op: String,
 }
 
-// === impl Profile ===
+// === impl SeccompProfile ===
 
-impl Profile {
+impl SeccompProfile {
     /// The profile that the environment asks for, compiled once.
     ///
     /// # Panics
     /// If it can't be read or compiled.
     pub(crate) fn wanted() -> Option<&'static Self> {
-        static PROFILE: OnceLock<Option<Profile>> = OnceLock::new();
+        static PROFILE: OnceLock<Option<SeccompProfile>> = OnceLock::new();
         PROFILE.get_or_init(|| std::env::var_os(VARIABLE).map(|path| Self::read(&PathBuf::from(path)))).as_ref()
     }
 

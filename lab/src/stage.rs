@@ -8,10 +8,10 @@ use std::time::Duration;
 use ferry_api::object::Family;
 
 use crate::host::Host;
-use crate::lab::{self, Lab, Place};
-use crate::objects::{Manifests, Service};
+use crate::lab::{self, Lab, LabMachine};
+use crate::objects::{Manifests, TestService};
 use crate::patience::slowly;
-use crate::proxy::{Config, Proxy};
+use crate::proxy::{ProxyConfig, ProxyProcess};
 
 /// Number of the cluster IP of the marker service, which shows the manifests in force.
 const MARKER: u16 = 0xfffa;
@@ -23,15 +23,15 @@ pub struct Stage<'a> {
     /// the machines
     pub lab: &'a Lab,
     /// the running proxy
-    pub proxy: Proxy<'a>,
+    pub proxy: ProxyProcess<'a>,
     executable: &'a str,
-    directory: Directory,
-    config: Config,
+    directory: ManifestDirectory,
+    config: ProxyConfig,
     manifests: Manifests,
 }
 
 /// A directory of manifests, with the proxy's configuration and log beside it.
-pub struct Directory {
+pub struct ManifestDirectory {
     folder: PathBuf,
     written: u16,
 }
@@ -40,10 +40,10 @@ pub struct Directory {
 
 impl<'a> Stage<'a> {
     /// Starts a proxy with these manifests and waits until they are in force. The folder is emptied first.
-    pub fn new(lab: &'a Lab, executable: &'a str, folder: &Path, config: Config, manifests: &Manifests) -> Self {
-        let mut directory = Directory::new(folder);
+    pub fn new(lab: &'a Lab, executable: &'a str, folder: &Path, config: ProxyConfig, manifests: &Manifests) -> Self {
+        let mut directory = ManifestDirectory::new(folder);
         directory.write(manifests);
-        let proxy = directory.start(lab.host(Place::Node), executable, &config);
+        let proxy = directory.start(lab.host(LabMachine::Node), executable, &config);
         let mut stage = Self { lab, proxy, executable, directory, config, manifests: manifests.clone() };
         stage.wait();
         stage
@@ -51,7 +51,7 @@ impl<'a> Stage<'a> {
 
     /// The proxy's machine.
     pub fn node(&self) -> &'a Host {
-        self.lab.host(Place::Node)
+        self.lab.host(LabMachine::Node)
     }
 
     /// Replaces all manifests at once and waits until they are in force.
@@ -68,7 +68,7 @@ impl<'a> Stage<'a> {
 
     /// Brings this configuration and these manifests into force. Restarts the proxy only if its configuration differs or it
     /// doesn't run.
-    pub fn reset(&mut self, config: &Config, manifests: &Manifests) {
+    pub fn reset(&mut self, config: &ProxyConfig, manifests: &Manifests) {
         if self.config == *config && self.proxy.is_running() {
             return self.set(manifests);
         }
@@ -92,7 +92,7 @@ impl<'a> Stage<'a> {
         let lab = self.lab;
         let at = self.directory.marker(family);
         self.proxy.wait_for("manifests in force", |_| {
-            lab.from(Place::Node).patience(slowly(Duration::from_millis(100))).tcp(at, 1).all_answered()
+            lab.from(LabMachine::Node).patience(slowly(Duration::from_millis(100))).tcp(at, 1).all_answered()
         });
     }
 
@@ -130,7 +130,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Replaces the configuration file. The running proxy finds that by itself.
-    pub fn reconfigure(&mut self, config: &Config) {
+    pub fn reconfigure(&mut self, config: &ProxyConfig) {
         self.config.clone_from(config);
         self.directory.configure(config);
     }
@@ -141,9 +141,9 @@ impl<'a> Stage<'a> {
     }
 }
 
-// === impl Directory ===
+// === impl ManifestDirectory ===
 
-impl Directory {
+impl ManifestDirectory {
     /// An empty directory in a folder, which is emptied.
     pub fn new(folder: &Path) -> Self {
         match std::fs::remove_dir_all(folder) {
@@ -162,23 +162,23 @@ impl Directory {
     /// Replaces all manifests at once, with a new marker.
     pub fn write(&mut self, manifests: &Manifests) {
         self.written += 1;
-        let marker = Service::new("zz-marker", MARKER).port(MARKER_PORTS + self.written);
-        let manifests = manifests.clone().with(marker, &[Place::PodB]);
+        let marker = TestService::new("zz-marker", MARKER).port(MARKER_PORTS + self.written);
+        let manifests = manifests.clone().with(marker, &[LabMachine::PodB]);
         let draft = self.folder.join("draft.yaml");
         std::fs::write(&draft, manifests.to_string()).expect("writing manifests");
         std::fs::rename(&draft, self.manifests().join("all.yaml")).expect("putting manifests in place");
     }
 
     /// Replaces the configuration file by a rename.
-    pub fn configure(&self, config: &Config) {
+    pub fn configure(&self, config: &ProxyConfig) {
         let draft = self.folder.join("draft-config.yaml");
         config.write(&draft);
         std::fs::rename(draft, self.folder.join("config.yaml")).expect("putting a configuration in place");
     }
 
     /// Starts a proxy with these manifests.
-    pub fn start<'a>(&self, host: &'a Host, executable: &str, config: &Config) -> Proxy<'a> {
-        Proxy::start(host, executable, &self.folder, &self.manifests(), config)
+    pub fn start<'a>(&self, host: &'a Host, executable: &str, config: &ProxyConfig) -> ProxyProcess<'a> {
+        ProxyProcess::start(host, executable, &self.folder, &self.manifests(), config)
     }
 
     /// The marker's address, which answers as soon as the manifests written last are in force.

@@ -1,7 +1,7 @@
 //! `cargo xt check`: runs the static checks, which need no privilege and no test run.
 
 use crate::shell::{cargo, no_arguments, run as run_command};
-use crate::tally::Tally;
+use crate::tally::CheckTally;
 use crate::{deny, layers};
 use anyhow::{Result, ensure};
 
@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 /// If a check failed.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     no_arguments(arguments)?;
-    let mut tally = Tally::default();
+    let mut tally = CheckTally::default();
     checks(&mut tally);
     tally.print_steps();
     ensure!(tally.failed == 0, "{} of {} checks failed", tally.failed, tally.passed + tally.failed);
@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 }
 
 /// Runs the checks one by one, the fast ones first.
-pub(crate) fn checks(tally: &mut Tally) {
+pub(crate) fn checks(tally: &mut CheckTally) {
     tally.check("fmt", || {
         run_command(cargo().args(["fmt", "--all", "--check"]))?;
         run_command(cargo().args(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]))

@@ -6,9 +6,9 @@
 
 mod rust;
 
-use crate::shell::Metadata;
+use crate::shell::CargoMetadata;
 use anyhow::{Context, Result};
-use rust::Source;
+use rust::SourceFile;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use std::path::Path;
 type Module = Vec<String>;
 
 /// All modules of a crate.
-type Modules = BTreeMap<Module, Source>;
+type Modules = BTreeMap<Module, SourceFile>;
 
 /// Most `use`s that a name is followed through.
 const REEXPORTS: usize = 8;
@@ -25,7 +25,7 @@ const REEXPORTS: usize = 8;
 ///
 /// # Errors
 /// If a source file can't be read.
-pub(crate) fn faults(metadata: &Metadata) -> Result<Vec<String>> {
+pub(crate) fn faults(metadata: &CargoMetadata) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for target in metadata.packages.iter().flat_map(|package| &package.targets) {
         let root = &target.src_path;
@@ -39,7 +39,7 @@ pub(crate) fn faults(metadata: &Metadata) -> Result<Vec<String>> {
 /// Reads a module's file, and those of its children in this folder.
 fn read(file: &Path, folder: &Path, name: Module, modules: &mut Modules) -> Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-    let source = Source::read(&text);
+    let source = SourceFile::read(&text);
     for child in &source.children {
         let below = folder.join(child);
         let beside = folder.join(format!("{child}.rs"));
@@ -133,7 +133,7 @@ mod tests {
     #[track_caller]
     fn check(sources: &[(&str, &str)], wanted: &[&str]) {
         let module = |name: &str| name.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect();
-        let modules = sources.iter().map(|(name, text)| (module(name), Source::read(text))).collect();
+        let modules = sources.iter().map(|(name, text)| (module(name), SourceFile::read(text))).collect();
         assert_eq!(circles(&modules), wanted);
     }
 

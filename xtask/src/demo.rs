@@ -7,7 +7,7 @@ mod namespace;
 
 use crate::package::EXECUTABLE;
 use crate::setup::{self, Use};
-use crate::shell::{Metadata, cargo, run as run_command};
+use crate::shell::{CargoMetadata, cargo, run as run_command};
 use anyhow::{Context, Result, bail};
 use guest::{Guest, PATIENCE};
 use lab::Lab;
@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// One IP family of the Service in `examples/hello`.
-struct Family {
+struct DemoFamily {
     name: &'static str,
     vip: &'static str,
     /// The manifest with the endpoint, its address `old`, and the address `new` that replaces it.
@@ -25,9 +25,15 @@ struct Family {
     new: &'static str,
 }
 
-const FAMILIES: [Family; 2] = [
-    Family { name: "IPv4", vip: "10.96.0.10:80", slice: "endpoints-ipv4.yaml", old: lab::POD_1.v4, new: lab::POD_2.v4 },
-    Family {
+const FAMILIES: [DemoFamily; 2] = [
+    DemoFamily {
+        name: "IPv4",
+        vip: "10.96.0.10:80",
+        slice: "endpoints-ipv4.yaml",
+        old: lab::POD_1.v4,
+        new: lab::POD_2.v4,
+    },
+    DemoFamily {
         name: "IPv6",
         vip: "[fd00:96::10]:80",
         slice: "endpoints-ipv6.yaml",
@@ -52,7 +58,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     }
     let uses: &[Use] = if rules { &[Use::Demo, Use::Rules] } else { &[Use::Demo] };
     setup::prepare(uses, install)?;
-    let metadata = Metadata::load()?;
+    let metadata = CargoMetadata::load()?;
     let profile = if release { "release" } else { "dev" };
     println!("building kube-proxy (profile {profile})");
     let features = if release { String::new() } else { metadata.features_of_workspace(EXECUTABLE) };

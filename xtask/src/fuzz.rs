@@ -1,7 +1,7 @@
 //! `cargo xt fuzz`: runs each fuzz target for some seconds, two at a time, seeded from the cases and the examples.
 
-use crate::shell::{Metadata, install_subcommand, last_lines, run as run_command};
-use crate::tally::Tally;
+use crate::shell::{CargoMetadata, install_subcommand, last_lines, run as run_command};
+use crate::tally::CheckTally;
 use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -21,8 +21,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         [option, seconds, rest @ ..] if option == "--seconds" => (seconds.parse().context("--seconds")?, rest),
         rest => (20, rest),
     };
-    let mut tally = Tally::default();
-    all(&Metadata::load()?, seconds, targets, &mut tally)?;
+    let mut tally = CheckTally::default();
+    all(&CargoMetadata::load()?, seconds, targets, &mut tally)?;
     ensure!(tally.failed == 0, "{} of {} targets failed", tally.failed, tally.passed + tally.failed);
     Ok(())
 }
@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 ///
 /// # Errors
 /// If they can't be built or started.
-pub(crate) fn all(metadata: &Metadata, seconds: u32, chosen: &[String], tally: &mut Tally) -> Result<()> {
+pub(crate) fn all(metadata: &CargoMetadata, seconds: u32, chosen: &[String], tally: &mut CheckTally) -> Result<()> {
     let root = &metadata.workspace_root;
     install_subcommand("fuzz")?;
     run_command(cargo_in(root).args(["fuzz", "build", "--sanitizer", "none"]))?;

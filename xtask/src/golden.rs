@@ -1,7 +1,7 @@
 //! `cargo xt golden`: compares the results of all case folders in `testdata/cases` with their expected files, or writes these.
 
 use crate::layers::is_plane;
-use crate::shell::{Metadata, cargo, no_arguments, run as run_command};
+use crate::shell::{CargoMetadata, cargo, no_arguments, run as run_command};
 use anyhow::Result;
 
 /// The crate whose expected files are the model's decisions; each plane has expected files of its rules.
@@ -16,7 +16,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     no_arguments(arguments.get(usize::from(accept)..).unwrap_or_default())?;
     let mut command = cargo();
     command.arg("test");
-    let metadata = Metadata::load()?;
+    let metadata = CargoMetadata::load()?;
     let compared = metadata.packages.iter().filter(|package| package.name == MODEL || is_plane(&package.name));
     for package in compared {
         command.args(["--package", &package.name]);

@@ -2,7 +2,7 @@
 
 use crate::binaries::Binary;
 use crate::shell::{cargo, line};
-use crate::tally::{Counts, Output, Tally};
+use crate::tally::{CheckTally, Counts, Output};
 use anyhow::{Context, Result, anyhow};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -37,7 +37,7 @@ const WAITING: &[(&str, &str)] = &[
 ///
 /// # Errors
 /// If a binary can't be started. One that crashes or hangs counts as a failure, and the others run.
-pub(crate) fn run(binaries: &[Binary], windows: &[Binary], target: &Path, tally: &mut Tally) -> Result<()> {
+pub(crate) fn run(binaries: &[Binary], windows: &[Binary], target: &Path, tally: &mut CheckTally) -> Result<()> {
     let (waiting, alone) = split(binaries);
     let waiting: Vec<&Binary> = waiting.into_iter().chain(windows).collect();
     side_by_side(&waiting, target, tally)?;
@@ -55,12 +55,12 @@ pub(crate) fn run(binaries: &[Binary], windows: &[Binary], target: &Path, tally:
 ///
 /// # Errors
 /// As those of [`run`].
-pub(crate) fn run_waiting(binaries: &[Binary], target: &Path, tally: &mut Tally) -> Result<()> {
+pub(crate) fn run_waiting(binaries: &[Binary], target: &Path, tally: &mut CheckTally) -> Result<()> {
     side_by_side(&binaries.iter().collect::<Vec<_>>(), target, tally)
 }
 
 /// Runs these binaries, [`LANES`] at a time.
-fn side_by_side(binaries: &[&Binary], target: &Path, tally: &mut Tally) -> Result<()> {
+fn side_by_side(binaries: &[&Binary], target: &Path, tally: &mut CheckTally) -> Result<()> {
     let logs = logs(target)?;
     let queue = Mutex::new(binaries.iter().copied().collect::<VecDeque<_>>());
     let results: Vec<Result<Vec<Finished>>> = thread::scope(|scope| {
@@ -136,7 +136,7 @@ fn run_to_end(name: &str, command: &mut Command, log: &Path) -> Result<Finished>
 // === impl Finished ===
 
 impl Finished {
-    fn add_to(self, tally: &mut Tally) {
+    fn add_to(self, tally: &mut CheckTally) {
         tally.add(&self.name, self.seconds, self.counts, &self.failed);
     }
 }

@@ -1,7 +1,7 @@
 //! `cargo xt layers`: checks the dependencies between crates and between modules, the lints of all packages, and the sizes of
 //! files, which the compiler doesn't enforce.
 
-use crate::shell::{Metadata, Package, no_arguments};
+use crate::shell::{CargoMetadata, Package, no_arguments};
 use crate::{circles, sources};
 use anyhow::{Context, Result, ensure};
 
@@ -42,7 +42,7 @@ const TEST_FEATURE: &str = "testing";
 /// If there is a fault, or a file can't be read.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     no_arguments(arguments)?;
-    let metadata = Metadata::load()?;
+    let metadata = CargoMetadata::load()?;
     let mut faults = Vec::new();
     for package in &metadata.packages {
         faults.extend(arrows(package));

@@ -1,6 +1,6 @@
 //! Builds that run beside other steps, at a lower priority.
 
-use crate::shell::{Metadata, last_lines, line};
+use crate::shell::{CargoMetadata, last_lines, line};
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ impl Build {
     ///
     /// # Errors
     /// If it can't be started.
-    pub(crate) fn start(name: &'static str, program: &[&str], metadata: &Metadata) -> Result<Self> {
+    pub(crate) fn start(name: &'static str, program: &[&str], metadata: &CargoMetadata) -> Result<Self> {
         let log =
             metadata.target_directory.join(name.replace(|c: char| !c.is_alphanumeric(), "-")).with_extension("log");
         let file = File::create(&log).with_context(|| format!("creating {}", log.display()))?;

@@ -5,7 +5,7 @@
 //! behaviour, are listed with their reasons in a file, and count neither as killed nor as survivors.
 
 use crate::layers::{RULESET, is_plane};
-use crate::shell::{Metadata, Package, cargo, install_subcommand};
+use crate::shell::{CargoMetadata, Package, cargo, install_subcommand};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::fs;
@@ -81,7 +81,7 @@ const PER_CENT: usize = 90;
 
 /// The command line options.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Options {
+struct MutantOptions {
     /// only this crate; otherwise all
     package: Option<String>,
     /// `K/N`: the part K, counted from 0, of N
@@ -92,7 +92,7 @@ struct Options {
 
 /// Results of a crate's mutants.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Outcome {
+struct MutantResults {
     killed: usize,
     /// mutants whose tests timed out, which counts as killed
     timeout: usize,
@@ -106,9 +106,9 @@ struct Outcome {
 /// # Errors
 /// If it fails, or the share of killed mutants in a crate is below [`PER_CENT`].
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let options = Options::parse(arguments)?;
+    let options = MutantOptions::parse(arguments)?;
     install_subcommand("mutants")?;
-    let metadata = Metadata::load()?;
+    let metadata = CargoMetadata::load()?;
     let accepted = metadata.workspace_root.join(ACCEPTED);
     let accepted = fs::read_to_string(&accepted).with_context(|| format!("reading {}", accepted.display()))?;
     let mut accepted = Accepted::parse(&accepted)?;
@@ -119,7 +119,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         let folder = folder(&metadata, package, &options)?;
         mutate(&metadata, package, &options, &folder)?;
         let shards = if options.file.is_some() { vec![folder] } else { shards(&folder)? };
-        let outcome = Outcome::read(&shards, &mut accepted)?;
+        let outcome = MutantResults::read(&shards, &mut accepted)?;
         outcome.print(&package.name, shards.len());
         if outcome.per_cent() < PER_CENT {
             faults.push(format!(
@@ -134,7 +134,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 }
 
 /// The folder of a run's results. Removes those of runs with other numbers of shards.
-fn folder(metadata: &Metadata, package: &Package, options: &Options) -> Result<PathBuf> {
+fn folder(metadata: &CargoMetadata, package: &Package, options: &MutantOptions) -> Result<PathBuf> {
     let all = metadata.target_directory.join("mutants").join(&package.name);
     if options.file.is_some() {
         return Ok(all.join("file"));
@@ -165,7 +165,7 @@ fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Runs cargo-mutants on one crate, with the crate's own tests.
-fn mutate(metadata: &Metadata, package: &Package, options: &Options, output: &Path) -> Result<()> {
+fn mutate(metadata: &CargoMetadata, package: &Package, options: &MutantOptions, output: &Path) -> Result<()> {
     fs::create_dir_all(output).with_context(|| format!("creating {}", output.display()))?;
     let source = package.folder().strip_prefix(&metadata.workspace_root)?.join("src");
     let below = |glob: &str| source.join(glob).display().to_string();
@@ -199,9 +199,9 @@ fn mutate(metadata: &Metadata, package: &Package, options: &Options, output: &Pa
     }
 }
 
-// === impl Options ===
+// === impl MutantOptions ===
 
-impl Options {
+impl MutantOptions {
     fn parse(arguments: &[String]) -> Result<Self> {
         let mut options = Self::default();
         for pair in arguments.chunks(2) {
@@ -272,9 +272,9 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-// === impl Outcome ===
+// === impl MutantResults ===
 
-impl Outcome {
+impl MutantResults {
     /// Adds up the lists of cargo-mutants' output folders.
     fn read(folders: &[PathBuf], accepted: &mut Accepted) -> Result<Self> {
         let mut outcome = Self::default();
@@ -316,18 +316,18 @@ impl Outcome {
 mod tests {
     use super::*;
 
-    fn parse(words: &str) -> Result<Options> {
-        Options::parse(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    fn parse(words: &str) -> Result<MutantOptions> {
+        MutantOptions::parse(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
     fn options_name_a_crate_a_shard_and_a_file() {
-        assert_eq!(parse("").unwrap(), Options::default());
+        assert_eq!(parse("").unwrap(), MutantOptions::default());
         let options = parse("--crate model --shard 1/8 --file node.rs").unwrap();
         assert_eq!(options.package.as_deref(), Some("ferry-model"));
         assert_eq!((options.shard.as_deref(), options.file.as_deref()), (Some("1/8"), Some("node.rs")));
         assert!(options.wants("ferry-model") && !options.wants("ferry-api"));
-        let all = Options::default();
+        let all = MutantOptions::default();
         assert!(
             all.wants("ferry-plane-nftables")
                 && all.wants("ferry-ruleset")
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn timeouts_are_noticed_and_accepted_survivors_count_neither_way() {
-        let of = |killed, timeout, missed: usize| Outcome {
+        let of = |killed, timeout, missed: usize| MutantResults {
             killed,
             timeout,
             missed: vec![String::new(); missed],
@@ -386,9 +386,9 @@ mod tests {
             fs::write(results.join("missed.txt"), format!("a.rs:{number}:1: replace f with ()\n")).unwrap();
         }
         let mut accepted = Accepted::parse("a.rs: replace f with () // nobody asks").unwrap();
-        let outcome = Outcome::read(&super::shards(&shards[0]).unwrap(), &mut accepted).unwrap();
+        let outcome = MutantResults::read(&super::shards(&shards[0]).unwrap(), &mut accepted).unwrap();
         let missed = vec!["a.rs:2:1: replace f with ()".to_owned()];
-        assert_eq!(outcome, Outcome { killed: 3, timeout: 0, missed, accepted: 1 });
+        assert_eq!(outcome, MutantResults { killed: 3, timeout: 0, missed, accepted: 1 });
         fs::remove_dir_all(&folder).unwrap();
     }
 }

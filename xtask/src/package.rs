@@ -1,7 +1,7 @@
 //! `cargo xt package`: builds the executable as it is shipped, and the files of a release.
 
 use crate::setup::{self, Use};
-use crate::shell::{Metadata, cargo, run as run_command};
+use crate::shell::{CargoMetadata, cargo, run as run_command};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,7 @@ const EPOCH: &str = "SOURCE_DATE_EPOCH";
 /// # Errors
 /// If a tool is missing, or a build fails.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let metadata = Metadata::load()?;
+    let metadata = CargoMetadata::load()?;
     let folder = match arguments {
         [] => metadata.target_directory.join("package"),
         [option] if option == "--dev" => return for_tests(&metadata),
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 ///
 /// # Errors
 /// If the build fails.
-pub(crate) fn for_tests(metadata: &Metadata) -> Result<()> {
+pub(crate) fn for_tests(metadata: &CargoMetadata) -> Result<()> {
     build_static("dev", &metadata.features_of_workspace(EXECUTABLE))?;
     // A test that ran it under this name would not run what it tests; the next build puts the dynamic one there.
     let folder = metadata.target_directory.join("static");
@@ -51,7 +51,7 @@ pub(crate) fn for_tests(metadata: &Metadata) -> Result<()> {
 }
 
 /// Builds the executable for nodes, the static one for the image from scratch, and the plugin of kubectl.
-fn build_all(metadata: &Metadata) -> Result<[PathBuf; 3]> {
+fn build_all(metadata: &CargoMetadata) -> Result<[PathBuf; 3]> {
     build_static("release", "")?;
     let built = metadata.target_directory.join("release/kube-proxy");
     // The next build replaces the file of this name.

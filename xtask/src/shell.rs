@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 /// The used part of `cargo metadata`.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Metadata {
+pub(crate) struct CargoMetadata {
     pub(crate) packages: Vec<Package>,
     pub(crate) target_directory: PathBuf,
     pub(crate) workspace_root: PathBuf,
@@ -20,12 +20,12 @@ pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) manifest_path: PathBuf,
     pub(crate) dependencies: Vec<Dependency>,
-    pub(crate) targets: Vec<Target>,
+    pub(crate) targets: Vec<PackageTarget>,
 }
 
 /// A library, a program or a program of tests of a package.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Target {
+pub(crate) struct PackageTarget {
     /// its first file
     pub(crate) src_path: PathBuf,
 }
@@ -41,9 +41,9 @@ pub(crate) struct Dependency {
     pub(crate) features: Vec<String>,
 }
 
-// === impl Metadata ===
+// === impl CargoMetadata ===
 
-impl Metadata {
+impl CargoMetadata {
     /// Reads the workspace's own packages, without network access.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn the_executable_alone_is_compiled_as_in_the_whole_workspace() {
         let package = crate::package::EXECUTABLE;
-        let features = Metadata::load().unwrap().features_of_workspace(package);
+        let features = CargoMetadata::load().unwrap().features_of_workspace(package);
         let alone = compiled(&["--package", package, "--edges", "normal,build", "--features", &features]);
         let all = compiled(&["--workspace", "--edges", "normal,build,dev"]);
         let again: Vec<_> = alone.difference(&all).collect();

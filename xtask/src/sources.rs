@@ -1,7 +1,7 @@
 //! The part of `cargo xt layers` that reads source files: checks their sizes, that only crate `kernel` permits unsafe code, and that
 //! crates which run on several systems call each only in the files that are named for it.
 
-use crate::shell::Metadata;
+use crate::shell::CargoMetadata;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 
@@ -58,7 +58,7 @@ const PORTABLE: &[&str] = &["children", "interface", "text"];
 ///
 /// # Errors
 /// If a file can't be read.
-pub(crate) fn faults(metadata: &Metadata) -> Result<Vec<String>> {
+pub(crate) fn faults(metadata: &CargoMetadata) -> Result<Vec<String>> {
     let mut folders: Vec<(PathBuf, bool)> = metadata
         .packages
         .iter()

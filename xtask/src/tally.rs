@@ -28,7 +28,7 @@ pub(crate) struct Output {
 
 /// Totals of checks and tests so far.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct CheckTally {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
     steps: Vec<String>,
@@ -87,9 +87,9 @@ impl Output {
     }
 }
 
-// === impl Tally ===
+// === impl CheckTally ===
 
-impl Tally {
+impl CheckTally {
     /// Runs one step that counts as one check. A failure is printed and does not stop the others.
     pub(crate) fn check(&mut self, name: &str, step: impl FnOnce() -> Result<()>) {
         self.step(name, |tally| match step() {
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn slow_and_failed_binaries_stand_among_the_steps() {
-        let mut tally = Tally::default();
+        let mut tally = CheckTally::default();
         tally.add("quick", 1.0, Counts { passed: 2, ..Counts::default() }, &[]);
         tally.add("slow", 20.0, Counts { passed: 1, ..Counts::default() }, &[]);
         tally.add("failed", 1.0, Counts { failed: 1, ..Counts::default() }, &["one::test".to_owned()]);

@@ -2,8 +2,8 @@
 
 use crate::meanwhile::Build;
 use crate::setup::{self, Use};
-use crate::shell::{Metadata, no_arguments};
-use crate::tally::Tally;
+use crate::shell::{CargoMetadata, no_arguments};
+use crate::tally::CheckTally;
 use crate::{binaries, check, demo, fuzz, lanes, package, vm, windows};
 use anyhow::Result;
 
@@ -17,7 +17,7 @@ const FUZZ_SECONDS: u32 = 20;
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let install = arguments.first().is_some_and(|argument| argument == setup::OPTION);
     no_arguments(arguments.get(usize::from(install)..).unwrap_or_default())?;
-    let mut tally = Tally::default();
+    let mut tally = CheckTally::default();
     tally.check("tools and privilege", || setup::prepare(&[Use::Tests, Use::Machines, Use::Windows], install));
     if tally.failed == 0
         && let Err(error) = steps(&mut tally)
@@ -30,8 +30,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 }
 
 /// Runs the steps in order. Three builds run beside the first ones, until something needs what they make.
-fn steps(tally: &mut Tally) -> Result<()> {
-    let metadata = Metadata::load()?;
+fn steps(tally: &mut CheckTally) -> Result<()> {
+    let metadata = CargoMetadata::load()?;
     let peer = Build::start("upstream's kube-proxy", &[vm::PEER, "build"], &metadata)?;
     let on_windows = windows::start(&metadata)?;
     let kernels = vm::build_kernels(&metadata)?;

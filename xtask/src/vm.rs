@@ -4,8 +4,8 @@ use crate::binaries::{self, Binary};
 use crate::meanwhile::Build;
 use crate::package;
 use crate::setup::{self, Use};
-use crate::shell::Metadata;
-use crate::tally::{Output, Tally};
+use crate::shell::CargoMetadata;
+use crate::tally::{CheckTally, Output};
 use anyhow::{Context, Result, anyhow, ensure};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -184,7 +184,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         rest => (KERNELS.to_vec(), rest),
     };
     setup::prepare(&[Use::Machines], false)?;
-    let metadata = Metadata::load()?;
+    let metadata = CargoMetadata::load()?;
     if !program.is_empty() {
         for kernel in kernels {
             let status =
@@ -195,7 +195,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     }
     let has_tests = |kernel: &&str| MACHINES.iter().any(|machine| machine.kernel == *kernel);
     ensure!(kernels.iter().any(has_tests), "no tests run on {}, but on {}", kernels.join(", "), KERNELS.join(", "));
-    let mut tally = Tally::default();
+    let mut tally = CheckTally::default();
     package::for_tests(&metadata)?;
     crate::shell::run(Command::new(PEER).arg("build").current_dir(&metadata.workspace_root))?;
     on(&metadata, &kernels, &binaries::build(SELECTION)?, &mut tally)?;
@@ -208,7 +208,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 ///
 /// # Errors
 /// If the build can't be started.
-pub(crate) fn build_kernels(metadata: &Metadata) -> Result<Build> {
+pub(crate) fn build_kernels(metadata: &CargoMetadata) -> Result<Build> {
     Build::start("user-mode Linux", &[LANE, "fetch", OLDEST, NEWEST], metadata)
 }
 
@@ -221,11 +221,11 @@ fn scale(kernel: &str) -> &'static [(&'static str, &'static str)] {
 ///
 /// # Errors
 /// If a test wasn't built, or a kernel can't be fetched.
-pub(crate) fn all(metadata: &Metadata, built: &[Binary], tally: &mut Tally) -> Result<()> {
+pub(crate) fn all(metadata: &CargoMetadata, built: &[Binary], tally: &mut CheckTally) -> Result<()> {
     on(metadata, &KERNELS, built, tally)
 }
 
-fn on(metadata: &Metadata, kernels: &[&str], built: &[Binary], tally: &mut Tally) -> Result<()> {
+fn on(metadata: &CargoMetadata, kernels: &[&str], built: &[Binary], tally: &mut CheckTally) -> Result<()> {
     let mut waiting = VecDeque::new();
     for machine in MACHINES.iter().filter(|machine| kernels.contains(&machine.kernel)) {
         let executables = machine.tests.iter().map(|test| Ok((test, test.executable(built)?)));
@@ -253,7 +253,7 @@ fn on(metadata: &Metadata, kernels: &[&str], built: &[Binary], tally: &mut Tally
 }
 
 /// Runs the tests of one machine, and counts them. One that crashes boots again, and goes on with the binary that ran then.
-fn boot(metadata: &Metadata, kernel: &str, tests: &[(&Test, &Path)]) -> Finished {
+fn boot(metadata: &CargoMetadata, kernel: &str, tests: &[(&Test, &Path)]) -> Finished {
     let targets: Vec<&str> = tests.iter().map(|(test, _)| test.name.1).collect();
     let (name, begun) = (format!("Linux {kernel}, {}", targets.join(", ")), Instant::now());
     let mut output = Output::default();
@@ -262,7 +262,12 @@ fn boot(metadata: &Metadata, kernel: &str, tests: &[(&Test, &Path)]) -> Finished
     Finished { name, output, end }
 }
 
-fn boot_until_it_ends(metadata: &Metadata, kernel: &str, tests: &[(&Test, &Path)], output: &mut Output) -> Result<()> {
+fn boot_until_it_ends(
+    metadata: &CargoMetadata,
+    kernel: &str,
+    tests: &[(&Test, &Path)],
+    output: &mut Output,
+) -> Result<()> {
     let mut crashes = 0;
     loop {
         let rest = tests.get(output.summaries.len()..).unwrap_or_default();
@@ -280,7 +285,12 @@ fn boot_until_it_ends(metadata: &Metadata, kernel: &str, tests: &[(&Test, &Path)
 
 /// Boots one kernel, runs tests on it one after another, and reads their output. Each line of it is printed with the machine's
 /// age in seconds.
-fn boot_once(metadata: &Metadata, kernel: &str, tests: &[(&Test, &Path)], output: &mut Output) -> Result<ExitStatus> {
+fn boot_once(
+    metadata: &CargoMetadata,
+    kernel: &str,
+    tests: &[(&Test, &Path)],
+    output: &mut Output,
+) -> Result<ExitStatus> {
     // Namespaces of tests switch off what is there when they begin (`Namespace::new` of the crate `kernel`).
     let mut script = "failed=0\nmodprobe ip_vs\n".to_owned();
     for (number, (test, _)) in (1..).zip(tests) {
@@ -300,7 +310,7 @@ fn boot_once(metadata: &Metadata, kernel: &str, tests: &[(&Test, &Path)], output
     child.wait().context("waiting for a machine")
 }
 
-fn machine(metadata: &Metadata, kernel: &str) -> Command {
+fn machine(metadata: &CargoMetadata, kernel: &str) -> Command {
     let mut command = Command::new(metadata.workspace_root.join(LANE));
     command.args(["run", kernel]).stdin(Stdio::null()).current_dir(&metadata.workspace_root);
     command

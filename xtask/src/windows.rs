@@ -4,8 +4,8 @@ use crate::binaries::{self, Binary};
 use crate::lanes;
 use crate::meanwhile::Build;
 use crate::setup::{self, Use};
-use crate::shell::Metadata;
-use crate::tally::Tally;
+use crate::shell::CargoMetadata;
+use crate::tally::CheckTally;
 use anyhow::{Result, ensure};
 use std::path::PathBuf;
 use std::process::Command;
@@ -29,9 +29,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let install = arguments.first().is_some_and(|argument| argument == setup::OPTION);
     crate::shell::no_arguments(arguments.get(usize::from(install)..).unwrap_or_default())?;
     setup::prepare(&[Use::Windows], install)?;
-    let metadata = Metadata::load()?;
+    let metadata = CargoMetadata::load()?;
     let built = tests(&metadata)?;
-    let mut tally = Tally::default();
+    let mut tally = CheckTally::default();
     lanes::run_waiting(&built, &metadata.target_directory, &mut tally)?;
     tally.print_steps();
     ensure!(tally.failed == 0, "{} passed, {} failed", tally.passed, tally.failed);
@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 ///
 /// # Errors
 /// If the build can't be started.
-pub(crate) fn start(metadata: &Metadata) -> Result<Build> {
+pub(crate) fn start(metadata: &CargoMetadata) -> Result<Build> {
     let commands: Vec<String> =
         SELECTIONS.iter().map(|selection| format!("{LANE} cargo test --no-run {}", selection.join(" "))).collect();
     let folder = format!("CARGO_TARGET_DIR={}", folder(metadata).display());
@@ -54,13 +54,13 @@ pub(crate) fn start(metadata: &Metadata) -> Result<Build> {
 ///
 /// # Errors
 /// If it has failed: the end of its output.
-pub(crate) fn finish(build: Build, metadata: &Metadata) -> Result<Vec<Binary>> {
+pub(crate) fn finish(build: Build, metadata: &CargoMetadata) -> Result<Vec<Binary>> {
     build.finish()?;
     tests(metadata)
 }
 
 /// Builds the tests.
-fn tests(metadata: &Metadata) -> Result<Vec<Binary>> {
+fn tests(metadata: &CargoMetadata) -> Result<Vec<Binary>> {
     let lane = metadata.workspace_root.join(LANE);
     let mut built = Vec::new();
     for selection in SELECTIONS {
@@ -73,6 +73,6 @@ fn tests(metadata: &Metadata) -> Result<Vec<Binary>> {
 }
 
 /// The target folder of this system: cargo locks a folder for as long as a build takes.
-fn folder(metadata: &Metadata) -> PathBuf {
+fn folder(metadata: &CargoMetadata) -> PathBuf {
     metadata.target_directory.join("windows")
 }

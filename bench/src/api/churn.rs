@@ -21,7 +21,7 @@ use ferry_lab::api::objects;
 use ferry_plane_iptables::names::PortNames;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::proxy::{Program, Proxy};
+use super::proxy::{MeasuredProxy, Program};
 use super::site::{Site, Workload, at};
 use super::tools::Tools;
 use super::{STEADY, Used, give_up};
@@ -172,7 +172,7 @@ fn lock(waiting: &Mutex<PendingChanges>) -> MutexGuard<'_, PendingChanges> {
 
 impl Observations {
     /// Makes changes for the length of a round, and waits until the last ones are in force.
-    fn round(&mut self, proxy: &Proxy, site: &Site) -> anyhow::Result<()> {
+    fn round(&mut self, proxy: &MeasuredProxy, site: &Site) -> anyhow::Result<()> {
         let Some(tools) = &site.tools else { return Ok(()) };
         let (waiting, ended) = (Mutex::new(PendingChanges::default()), AtomicBool::new(false));
         let monitor = match site.workload.mode.backend {

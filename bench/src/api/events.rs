@@ -13,7 +13,7 @@ use ferry_kernel::iptables::Backend;
 use ferry_kernel::nft::Socket;
 use ferry_lab::Mode;
 
-use super::proxy::{Program, Proxy};
+use super::proxy::{MeasuredProxy, Program};
 use super::servers::Servers;
 use super::site::{Site, Workload};
 use crate::neighbour::Neighbour;
@@ -71,7 +71,7 @@ pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
 }
 
 /// Measures processor time and wakes of all threads for [`WATCHED`], while `work` is called ten times a second.
-fn watch(what: &str, proxy: &Proxy, mut work: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
+fn watch(what: &str, proxy: &MeasuredProxy, mut work: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
     let (started, cpu, wakes) = (Instant::now(), proxy.cpu()?, proxy.wakes()?);
     while started.elapsed() < WATCHED {
         work()?;
@@ -93,7 +93,7 @@ fn watch(what: &str, proxy: &Proxy, mut work: impl FnMut() -> anyhow::Result<()>
 }
 
 /// Makes a foreign change several times; prints the times until it was repaired, and the proxy's processor time for a repair.
-fn time_repair(damage: &Damage, proxy: &Proxy, site: &Site, socket: &mut Socket) -> anyhow::Result<()> {
+fn time_repair(damage: &Damage, proxy: &MeasuredProxy, site: &Site, socket: &mut Socket) -> anyhow::Result<()> {
     let mut took = Vec::new();
     let before = proxy.cpu()?;
     for _ in 0..ROUNDS {

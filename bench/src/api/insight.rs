@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 use ferry_kernel::sysctl;
 use ferry_lab::Mode;
 
-use super::proxy::{Program, Proxy};
+use super::proxy::{MeasuredProxy, Program};
 use super::site::{Site, Workload, at};
 use super::{DENSE, STEADY, Used, first_start, headline, latency, ms};
 use crate::process::get;
@@ -141,7 +141,7 @@ fn print_self_tests() -> anyhow::Result<()> {
 }
 
 /// Runs `verify` over all Services; it copies the objects of the proxy.
-fn verify(ours: &Program, proxy: &Proxy, socket: &str) -> anyhow::Result<()> {
+fn verify(ours: &Program, proxy: &MeasuredProxy, socket: &str) -> anyhow::Result<()> {
     let (used, of_children, started) = (proxy.cpu()?, stats::children_cpu(std::process::id())?, Instant::now());
     let mut command = Command::new(&ours.path);
     let mut child = command.args(["verify", "--control-socket", socket]).stdout(Stdio::null()).spawn()?;

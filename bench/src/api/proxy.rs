@@ -12,7 +12,7 @@ use ferry_kernel::nft::Socket;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::site::{NODE, Site};
-use super::tools::Count;
+use super::tools::RuleCount;
 use crate::process::metrics;
 use crate::stats::{children_cpu, memory_mib, stat_cpu, tasks_cpu, threads_cpu, wakes};
 
@@ -35,7 +35,7 @@ pub(super) struct Program {
 }
 
 /// A running proxy; killed when dropped.
-pub(super) struct Proxy {
+pub(super) struct MeasuredProxy {
     child: Child,
     started: Instant,
     log: PathBuf,
@@ -88,7 +88,7 @@ impl Program {
         Ok(text.lines().next().unwrap_or_default().trim().to_owned())
     }
 
-    pub(super) fn start(&self, site: &Site) -> anyhow::Result<Proxy> {
+    pub(super) fn start(&self, site: &Site) -> anyhow::Result<MeasuredProxy> {
         let log = site.file("log");
         let mut command = Command::new(&self.path);
         command.arg(format!("--config={}", site.file("config.yaml").display()));
@@ -99,13 +99,13 @@ impl Program {
         command.stdout(Stdio::null()).stderr(fs::File::create(&log)?);
         // The process group includes a tool that outlives the killed proxy.
         let child = command.process_group(0).spawn().with_context(|| format!("starting {}", self.path.display()))?;
-        Ok(Proxy { child, started: Instant::now(), log })
+        Ok(MeasuredProxy { child, started: Instant::now(), log })
     }
 }
 
-// === impl Proxy ===
+// === impl MeasuredProxy ===
 
-impl Proxy {
+impl MeasuredProxy {
     /// Waits until the last rule of a first start is in force: the last write before [`QUIET`], with all services present after
     /// it. `None` if the time limit passes before.
     pub(super) fn wait_for_rules(&mut self, site: &Site) -> anyhow::Result<Option<Start>> {
@@ -228,7 +228,7 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
+impl Drop for MeasuredProxy {
     fn drop(&mut self) {
         // The processes may have ended already.
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
@@ -260,7 +260,7 @@ impl<'a> Watcher<'a> {
     fn is_complete(&mut self) -> anyhow::Result<bool> {
         let workload = self.site.workload;
         if let Some(tools) = &self.site.tools {
-            let all = Count { dispatched: workload.services, translated: workload.services * workload.endpoints };
+            let all = RuleCount { dispatched: workload.services, translated: workload.services * workload.endpoints };
             return Ok(tools.rules()? == all);
         }
         let key = [&self.site.last_vip().octets()[..], &[6, 0, 0, 0], &[0, 80, 0, 0]].concat();

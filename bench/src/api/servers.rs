@@ -12,7 +12,7 @@ use ferry_api::object::Family;
 use ferry_kernel::ipvs::{self, Protocol, ServerId, Socket};
 use ferry_kernel::nft;
 
-use super::proxy::{PATIENCE, Program, Proxy};
+use super::proxy::{MeasuredProxy, PATIENCE, Program};
 use super::site::{Site, Workload, at};
 use super::{give_up, headline, ms, print_memory};
 use crate::process::megabytes;
@@ -72,7 +72,7 @@ fn restarted(program: &Program, site: &Site) -> anyhow::Result<()> {
     print_memory("memory", &proxy, 0.0).map(drop)
 }
 
-fn print_threads(proxy: &Proxy) -> anyhow::Result<()> {
+fn print_threads(proxy: &MeasuredProxy) -> anyhow::Result<()> {
     let threads = proxy.threads_cpu()?;
     let busy = threads.iter().filter(|(_, cpu)| *cpu > Duration::from_millis(1));
     let threads: Vec<String> = busy.map(|(name, cpu)| format!("{name} {:.0}", ms(*cpu))).collect();
@@ -85,7 +85,7 @@ fn print_cpu(what: &str, wall: Duration, cpu: Duration, children: Duration) {
     println!("{what:44} {:8.1} ms wall, {:.0} ms cpu in total ({:.0} of the proxy itself)", ms(wall), ms(cpu), ms(own));
 }
 
-fn idle(proxy: &Proxy) -> anyhow::Result<()> {
+fn idle(proxy: &MeasuredProxy) -> anyhow::Result<()> {
     let (started, before) = (Instant::now(), proxy.cpu()?);
     std::thread::sleep(IDLE);
     let share = (proxy.cpu()? - before).as_secs_f64() / started.elapsed().as_secs_f64();
@@ -94,7 +94,7 @@ fn idle(proxy: &Proxy) -> anyhow::Result<()> {
 }
 
 /// Replaces endpoints one at a time; prints the mean processor time. False if one is not in force in time.
-fn changes(proxy: &mut Proxy, site: &Site, servers: &Servers) -> anyhow::Result<bool> {
+fn changes(proxy: &mut MeasuredProxy, site: &Site, servers: &Servers) -> anyhow::Result<bool> {
     let (mut all, mut own, mut latest) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
     for _ in 0..CHANGES {
         let (vip, endpoints) = (site.next_replaced(), site.workload.endpoints);
@@ -118,7 +118,10 @@ fn changes(proxy: &mut Proxy, site: &Site, servers: &Servers) -> anyhow::Result<
 }
 
 /// Polls until the kernel's state is as wanted; false if it isn't within the time limit of a start.
-pub(super) fn wait_for(proxy: &mut Proxy, mut is_done: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<bool> {
+pub(super) fn wait_for(
+    proxy: &mut MeasuredProxy,
+    mut is_done: impl FnMut() -> anyhow::Result<bool>,
+) -> anyhow::Result<bool> {
     let started = Instant::now();
     while !is_done()? {
         proxy.expect_alive()?;
@@ -131,7 +134,7 @@ pub(super) fn wait_for(proxy: &mut Proxy, mut is_done: impl FnMut() -> anyhow::R
 }
 
 /// Waits until the proxy is quiet. Returns when it began to be, and its processor time then: at least a sample from now.
-pub(super) fn settle(proxy: &mut Proxy) -> anyhow::Result<(Instant, Duration)> {
+pub(super) fn settle(proxy: &mut MeasuredProxy) -> anyhow::Result<(Instant, Duration)> {
     let (mut last, mut busy, mut quiet) = (proxy.cpu()?, None, 0);
     while quiet < QUIET_SAMPLES {
         std::thread::sleep(SAMPLE);

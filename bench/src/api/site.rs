@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ferry_kernel::netns::Namespace;
 use ferry_lab::Mode;
-use ferry_lab::api::{ApiServer, Delivery, Options, objects};
+use ferry_lab::api::{ApiServer, ApiServerOptions, Delivery, objects};
 
 use super::PROTOBUF;
 use super::tools::Tools;
@@ -59,7 +59,8 @@ pub(super) fn at(workload: Workload, work: impl FnOnce(&Site) -> anyhow::Result<
 
 impl Site {
     fn new(workload: Workload) -> anyhow::Result<Self> {
-        let server = ApiServer::start(Options { streaming_lists: workload.streaming, ..Options::secure() });
+        let server =
+            ApiServer::start(ApiServerOptions { streaming_lists: workload.streaming, ..ApiServerOptions::secure() });
         server.load([
             objects::node(NODE, Ipv4Addr::new(10, 0, 0, 1), "zone-0"),
             objects::service_cidr("kubernetes", &["10.96.0.0/12"]),

@@ -30,7 +30,7 @@ pub(super) struct Tools {
 
 /// Counts of the kernel's rules by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Count {
+pub(super) struct RuleCount {
     /// service ports with a jump to their chain
     pub(super) dispatched: usize,
     /// endpoints with a DNAT rule
@@ -146,8 +146,8 @@ impl Tools {
     }
 
     /// Counts the kernel's rules.
-    pub(super) fn rules(&self) -> anyhow::Result<Count> {
-        let mut count = Count::default();
+    pub(super) fn rules(&self) -> anyhow::Result<RuleCount> {
+        let mut count = RuleCount::default();
         for line in self.nat()?.lines() {
             count.dispatched += usize::from(line.starts_with("-A KUBE-SERVICES ") && line.contains(" -j KUBE-SVC-"));
             count.translated += usize::from(line.starts_with("-A KUBE-SEP-") && line.contains(" -j DNAT "));

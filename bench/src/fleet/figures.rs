@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::audit::Requests;
-use super::gate::{Gate, Passed};
+use super::gate::{Passed, ServerGate};
 use super::network::Network;
 use super::proxies::Proxies;
-use super::server::{Memory, Server, ServerCpu, StoreRequests};
+use super::server::{MeasuredServer, ServerCpu, ServerMemory, StoreRequests};
 
 /// Snapshot of the counters.
 pub(super) struct Sample {
@@ -33,7 +33,7 @@ pub(super) struct Figures {
     pub(super) received: u64,
     pub(super) used: ServerCpu,
     pub(super) store_requests: StoreRequests,
-    pub(super) memory: Memory,
+    pub(super) memory: ServerMemory,
     /// CPU time of the proxies
     pub(super) proxies: Duration,
     /// memory of all proxies in MiB
@@ -46,8 +46,8 @@ pub(super) struct Figures {
 #[derive(Clone, Copy)]
 pub(super) struct Sampled<'a, 'hub> {
     pub(super) network: &'a Network<'hub>,
-    pub(super) gate: &'a Gate,
-    pub(super) server: &'a Server<'hub>,
+    pub(super) gate: &'a ServerGate,
+    pub(super) server: &'a MeasuredServer<'hub>,
     pub(super) proxies: &'a Proxies,
 }
 

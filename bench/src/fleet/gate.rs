@@ -64,7 +64,7 @@ struct Counters {
 }
 
 /// A running gate; ended when dropped.
-pub(super) struct Gate {
+pub(super) struct ServerGate {
     orders: watch::Sender<Order>,
     counters: Arc<Counters>,
     thread: Option<JoinHandle<io::Result<()>>>,
@@ -72,22 +72,22 @@ pub(super) struct Gate {
 
 /// Shared by all connections.
 #[derive(Clone)]
-struct Context {
+struct GateContext {
     server: SocketAddr,
     tls: TlsAcceptor,
     counters: Arc<Counters>,
     orders: watch::Receiver<Order>,
 }
 
-// === impl Gate ===
+// === impl ServerGate ===
 
-impl Gate {
+impl ServerGate {
     /// Starts a gate in front of a server, whose certificate and key are in the folder.
     pub(super) fn start(hub: &Host, server: SocketAddr, folder: &Path) -> anyhow::Result<Self> {
         let (orders, inbox) = watch::channel(Order::Pass);
         let counters = Arc::new(Counters::default());
         let tls = unavailable::acceptor(&folder.join("server.crt"), &folder.join("server.key"))?;
-        let context = Context { server, tls, counters: Arc::clone(&counters), orders: inbox };
+        let context = GateContext { server, tls, counters: Arc::clone(&counters), orders: inbox };
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = hub.thread(move || runtime.block_on(serve(context)));
         Ok(Self { orders, counters, thread: Some(thread) })
@@ -108,7 +108,7 @@ impl Gate {
     }
 }
 
-impl Drop for Gate {
+impl Drop for ServerGate {
     fn drop(&mut self) {
         self.order(Order::End);
         if let Some(thread) = self.thread.take() {
@@ -119,7 +119,7 @@ impl Drop for Gate {
 }
 
 /// Executes orders until [`Order::End`].
-async fn serve(context: Context) -> io::Result<()> {
+async fn serve(context: GateContext) -> io::Result<()> {
     let mut connections = JoinSet::new();
     loop {
         let order = *context.orders.borrow();
@@ -142,7 +142,7 @@ async fn serve(context: Context) -> io::Result<()> {
 }
 
 /// Forwards connections to the server.
-async fn pass(context: &Context, connections: &mut JoinSet<()>) -> io::Result<Infallible> {
+async fn pass(context: &GateContext, connections: &mut JoinSet<()>) -> io::Result<Infallible> {
     while TcpStream::connect(context.server).await.is_err() {
         tokio::time::sleep(POLL).await;
     }
@@ -166,7 +166,7 @@ async fn forward(mut client: Counted, server: SocketAddr) -> io::Result<()> {
 }
 
 /// Ends all connections, and answers 503 on new ones.
-async fn refuse(context: &Context, connections: &mut JoinSet<()>) -> io::Result<Infallible> {
+async fn refuse(context: &GateContext, connections: &mut JoinSet<()>) -> io::Result<Infallible> {
     connections.abort_all();
     let listener = TcpListener::bind((HUB, PORT)).await?;
     loop {
@@ -176,7 +176,7 @@ async fn refuse(context: &Context, connections: &mut JoinSet<()>) -> io::Result<
     }
 }
 
-async fn accept(listener: &TcpListener, context: &Context) -> io::Result<Counted> {
+async fn accept(listener: &TcpListener, context: &GateContext) -> io::Result<Counted> {
     let (client, _) = listener.accept().await?;
     client.set_nodelay(true)?;
     context.counters.connections.fetch_add(1, Ordering::Relaxed);

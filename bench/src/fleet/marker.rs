@@ -10,7 +10,7 @@ use ferry_lab::Host;
 
 use super::network::HUB;
 use super::objects::{MARKER_IP, mark, marker_port, marker_target};
-use super::server::Server;
+use super::server::MeasuredServer;
 
 /// Interval between attempts of a node.
 const POLL: Duration = Duration::from_millis(100);
@@ -34,7 +34,7 @@ impl<'a> Marker<'a> {
     }
 
     /// Writes the next version. Returns the time just before its last write.
-    pub(super) fn advance(&mut self, server: &Server<'_>) -> anyhow::Result<Instant> {
+    pub(super) fn advance(&mut self, server: &MeasuredServer<'_>) -> anyhow::Result<Instant> {
         self.version += 1;
         self.served = listen(self.hub, self.version)?;
         let [slice, service] = mark(self.version);

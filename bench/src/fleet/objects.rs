@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use ferry_lab::kubernetes::Request;
+use ferry_lab::kubernetes::ApiRequest;
 use serde_json::{Value, json};
 
 use super::network::{HUB, address};
@@ -26,7 +26,7 @@ pub(super) fn node_name(node: usize) -> String {
 }
 
 /// The initial objects.
-pub(super) fn all(nodes: usize, services: usize, endpoints: usize) -> Vec<Request> {
+pub(super) fn all(nodes: usize, services: usize, endpoints: usize) -> Vec<ApiRequest> {
     let mut requests: Vec<_> = (0..nodes).map(|node| post(NODES, &self::node(node))).collect();
     for index in 0..services {
         requests.push(post(SERVICES, &service(&name(index), cluster_ip(index), 80)));
@@ -38,19 +38,19 @@ pub(super) fn all(nodes: usize, services: usize, endpoints: usize) -> Vec<Reques
 }
 
 /// The addresses of the nodes, which the API server accepts only in separate status updates.
-pub(super) fn node_addresses(nodes: usize) -> Vec<Request> {
+pub(super) fn node_addresses(nodes: usize) -> Vec<ApiRequest> {
     let addresses = |node| json!([{"type": "InternalIP", "address": address(node)}]);
     (0..nodes).map(|node| node_status(node, &json!({"addresses": addresses(node)}))).collect()
 }
 
 /// Undoes the changes of an hour, so that the next run starts from the same state.
-pub(super) fn reset(nodes: usize, services: usize, endpoints: usize) -> Vec<Request> {
+pub(super) fn reset(nodes: usize, services: usize, endpoints: usize) -> Vec<ApiRequest> {
     (0..services).map(|index| put(&name(index), &slice(index, endpoints, nodes, 0))).collect()
 }
 
 /// The changes of an hour, in chronological order: rolling updates replace one endpoint of a service after the other, and
 /// each kubelet reports 12 times.
-pub(super) fn hour(changes: usize, nodes: usize, services: usize, endpoints: usize) -> Vec<Request> {
+pub(super) fn hour(changes: usize, nodes: usize, services: usize, endpoints: usize) -> Vec<ApiRequest> {
     let reports = NODE_REPORTS * nodes;
     let mut requests = Vec::new();
     for change in 0..changes {
@@ -64,9 +64,9 @@ pub(super) fn hour(changes: usize, nodes: usize, services: usize, endpoints: usi
 }
 
 /// The requests that write a version of the marker: its endpoint's port, then its Service's.
-pub(super) fn mark(version: u16) -> [Request; 2] {
+pub(super) fn mark(version: u16) -> [ApiRequest; 2] {
     let service = service(MARKER, MARKER_IP, marker_port(version));
-    let service = Request { method: "PUT", ..request(format!("{SERVICES}/{MARKER}"), &service) };
+    let service = ApiRequest { method: "PUT", ..request(format!("{SERVICES}/{MARKER}"), &service) };
     [put(MARKER, &marker_slice(version)), service]
 }
 
@@ -159,7 +159,7 @@ fn node(node: usize) -> Value {
 }
 
 /// A kubelet's Node status update without a change (heartbeat).
-fn node_report(node: usize, report: usize) -> Request {
+fn node_report(node: usize, report: usize) -> ApiRequest {
     let time = format!("2030-01-01T{:02}:{:02}:00Z", report / 60 % 24, report % 60);
     let condition = |kind: &str, status: &str| {
         json!({"type": kind, "status": status, "reason": "Reported", "message": "kubelet reports",
@@ -170,20 +170,20 @@ fn node_report(node: usize, report: usize) -> Request {
     node_status(node, &json!({"conditions": conditions}))
 }
 
-fn node_status(node: usize, status: &Value) -> Request {
-    Request::patch(&format!("{NODES}/{}/status", node_name(node)), &json!({"status": status}))
+fn node_status(node: usize, status: &Value) -> ApiRequest {
+    ApiRequest::patch(&format!("{NODES}/{}/status", node_name(node)), &json!({"status": status}))
 }
 
-fn post(collection: &str, object: &Value) -> Request {
+fn post(collection: &str, object: &Value) -> ApiRequest {
     request(collection.to_owned(), object)
 }
 
-fn put(name: &str, slice: &Value) -> Request {
-    Request { method: "PUT", ..request(format!("{SLICES}/{name}"), slice) }
+fn put(name: &str, slice: &Value) -> ApiRequest {
+    ApiRequest { method: "PUT", ..request(format!("{SLICES}/{name}"), slice) }
 }
 
-fn request(path: String, object: &Value) -> Request {
-    Request { method: "POST", path, content_type: "application/json", body: object.to_string() }
+fn request(path: String, object: &Value) -> ApiRequest {
+    ApiRequest { method: "POST", path, content_type: "application/json", body: object.to_string() }
 }
 
 #[cfg(test)]

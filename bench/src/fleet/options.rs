@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 
 /// Sides, phases and sizes of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Options {
+pub(super) struct FleetOptions {
     /// proxies of each side
     pub(super) nodes: usize,
     pub(super) services: usize,
@@ -19,7 +19,7 @@ pub(super) struct Options {
     /// number of nodes to which the figures are extrapolated
     pub(super) cluster: usize,
     pub(super) phases: Vec<Phase>,
-    pub(super) sides: Vec<Side>,
+    pub(super) sides: Vec<FleetSide>,
     /// upstream's executable; by default that of the Kubernetes lane
     pub(super) upstream: Option<PathBuf>,
     /// keeps the logs
@@ -43,16 +43,16 @@ pub(super) enum Phase {
 
 /// The proxies that are connected to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum FleetSide {
     /// no proxies: the server's own costs
     Alone,
     Ours,
     Upstream,
 }
 
-// === impl Options ===
+// === impl FleetOptions ===
 
-impl Options {
+impl FleetOptions {
     /// Parses a command line.
     pub(super) fn parse(arguments: &[&str]) -> anyhow::Result<Self> {
         let mut options = Self::default();
@@ -95,7 +95,7 @@ impl Options {
     }
 }
 
-impl Default for Options {
+impl Default for FleetOptions {
     fn default() -> Self {
         Self {
             nodes: 50,
@@ -105,7 +105,7 @@ impl Default for Options {
             cluster: 5000,
             // Upstream checks its certificate every five minutes from its start: the other phases fill that time.
             phases: vec![Phase::Start, Phase::Churn, Phase::Unavailable, Phase::Certificates, Phase::Restart],
-            sides: vec![Side::Alone, Side::Ours, Side::Upstream],
+            sides: vec![FleetSide::Alone, FleetSide::Ours, FleetSide::Upstream],
             upstream: None,
             keep: false,
         }
@@ -138,16 +138,16 @@ impl FromStr for Phase {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
-        let all = Options::default().phases;
+        let all = FleetOptions::default().phases;
         all.into_iter()
             .find(|phase| phase.to_string() == text)
             .with_context(|| format!("unknown phase {text}: start, churn, unavailable, certificates or restart"))
     }
 }
 
-// === impl Side ===
+// === impl FleetSide ===
 
-impl fmt::Display for Side {
+impl fmt::Display for FleetSide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Alone => "alone",
@@ -157,11 +157,11 @@ impl fmt::Display for Side {
     }
 }
 
-impl FromStr for Side {
+impl FromStr for FleetSide {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
-        let all = Options::default().sides;
+        let all = FleetOptions::default().sides;
         let found = all.into_iter().find(|side| side.to_string() == text);
         found.with_context(|| format!("unknown side {text}: alone, ours or upstream"))
     }
@@ -173,12 +173,12 @@ mod tests {
 
     #[test]
     fn options_are_read() {
-        assert_eq!(Options::parse(&[]).unwrap(), Options::default());
+        assert_eq!(FleetOptions::parse(&[]).unwrap(), FleetOptions::default());
         let options =
-            Options::parse(&["--nodes", "5", "--phases", "start,churn", "--sides", "ours", "--keep"]).unwrap();
+            FleetOptions::parse(&["--nodes", "5", "--phases", "start,churn", "--sides", "ours", "--keep"]).unwrap();
         assert_eq!(options.nodes, 5);
         assert_eq!(options.phases, [Phase::Start, Phase::Churn]);
-        assert_eq!(options.sides, [Side::Ours]);
+        assert_eq!(options.sides, [FleetSide::Ours]);
         assert!(options.keep);
     }
 
@@ -193,7 +193,7 @@ mod tests {
             (&["--sides", "theirs"], "unknown side theirs"),
             (&["--speed", "1"], "unknown option --speed"),
         ] {
-            let error = Options::parse(arguments).unwrap_err().to_string();
+            let error = FleetOptions::parse(arguments).unwrap_err().to_string();
             assert!(error.starts_with(complaint), "{arguments:?}: {error}");
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::figures::{Figures, count, fan_out, float, scaled, sum_of};
-use super::options::{Options, Phase, Side};
+use super::options::{FleetOptions, FleetSide, Phase};
 use super::side::UNAVAILABLE;
 
 /// The period that the changes of `churn` represent.
@@ -16,7 +16,7 @@ const MIB: f64 = 1_048_576.0;
 const READS: [&str; 3] = ["get", "list", "listWithCount"];
 
 /// Measurements of each side.
-pub(super) type Measured = Vec<(Side, Vec<(Phase, Figures)>)>;
+pub(super) type Measured = Vec<(FleetSide, Vec<(Phase, Figures)>)>;
 
 /// Extracts one number from a phase's figures; `None` if the side has none.
 type Number = Box<dyn Fn(&Figures) -> Option<f64>>;
@@ -29,21 +29,22 @@ struct TableRow {
 }
 
 /// Prints a table for each phase, and one with the extrapolation to the given cluster size.
-pub(super) fn print(options: &Options, measured: &Measured) {
+pub(super) fn print(options: &FleetOptions, measured: &Measured) {
     for &phase in &options.phases {
         println!("\n### {phase}\n\n{}", table(phase, measured));
     }
     println!("\n### Calculated for {} nodes\n\n{}", options.cluster, extrapolation(options, measured));
 }
 
-fn of(measured: &Measured, side: Side, phase: Phase) -> Option<&Figures> {
+fn of(measured: &Measured, side: FleetSide, phase: Phase) -> Option<&Figures> {
     let phases = &measured.iter().find(|(found, _)| *found == side)?.1;
     phases.iter().find(|(found, _)| *found == phase).map(|(_, figures)| figures)
 }
 
 /// The table of a phase.
 fn table(phase: Phase, measured: &Measured) -> String {
-    let [alone, ours, upstream] = [Side::Alone, Side::Ours, Side::Upstream].map(|side| of(measured, side, phase));
+    let [alone, ours, upstream] =
+        [FleetSide::Alone, FleetSide::Ours, FleetSide::Upstream].map(|side| of(measured, side, phase));
     let all = [alone, ours, upstream];
     let mut text = "| | server alone | ours | upstream's | ours ÷ upstream's |\n|---|---:|---:|---:|---:|\n".to_owned();
     for row in rows(&all) {
@@ -87,11 +88,11 @@ fn rows(all: &[Option<&Figures>]) -> Vec<TableRow> {
 }
 
 /// The extrapolated load on a control plane, minus that of the server alone.
-fn extrapolation(options: &Options, measured: &Measured) -> String {
+fn extrapolation(options: &FleetOptions, measured: &Measured) -> String {
     let mut text = "| | ours | upstream's | ours ÷ upstream's |\n|---|---:|---:|---:|\n".to_owned();
     for &phase in &options.phases {
-        let alone = of(measured, Side::Alone, phase);
-        let sides = [Side::Ours, Side::Upstream].map(|side| of(measured, side, phase));
+        let alone = of(measured, FleetSide::Alone, phase);
+        let sides = [FleetSide::Ours, FleetSide::Upstream].map(|side| of(measured, side, phase));
         let of_cluster = |value: fn(&Figures) -> f64| {
             let alone = alone.map_or(0.0, value);
             sides.map(|figures| Some(scaled(value(figures?), alone, options.nodes, options.cluster)))
@@ -159,9 +160,9 @@ mod tests {
 
     fn measured() -> Measured {
         vec![
-            (Side::Alone, vec![(Phase::Churn, figures(0, 0, &[]))]),
-            (Side::Ours, vec![(Phase::Churn, figures(3, 10, &[Some(120), Some(250)]))]),
-            (Side::Upstream, vec![(Phase::Churn, figures(4, 0, &[Some(900), None]))]),
+            (FleetSide::Alone, vec![(Phase::Churn, figures(0, 0, &[]))]),
+            (FleetSide::Ours, vec![(Phase::Churn, figures(3, 10, &[Some(120), Some(250)]))]),
+            (FleetSide::Upstream, vec![(Phase::Churn, figures(4, 0, &[Some(900), None]))]),
         ]
     }
 
@@ -183,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_cluster_is_calculated_by_phase() {
-        let options = Options { nodes: 2, cluster: 20, phases: vec![Phase::Churn], ..Options::default() };
+        let options = FleetOptions { nodes: 2, cluster: 20, phases: vec![Phase::Churn], ..FleetOptions::default() };
         let table = extrapolation(&options, &measured());
         for line in [
             "| churn: requests | 30 | 40 | 0.75 |",

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use ferry_lab::Host;
-use ferry_lab::kubernetes::{Certificate, Kubernetes, Request, Server as Process, User};
+use ferry_lab::kubernetes::{ApiRequest, Certificate, ClusterUser, Kubernetes, ServerKind};
 
 use super::audit::{AuditLog, POLICY, Requests};
 use super::metrics;
@@ -19,7 +19,7 @@ use crate::stats::{memory_mib, stat_cpu};
 const RESET_PEAK: &str = "5";
 
 /// kube-apiserver and etcd.
-pub(super) struct Server<'a> {
+pub(super) struct MeasuredServer<'a> {
     kubernetes: Kubernetes<'a>,
     folder: PathBuf,
     log: AuditLog,
@@ -43,14 +43,14 @@ pub(super) struct ServerCpu {
 
 /// Memory of the API server in MiB.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct ServerMemory {
     pub(super) now: f64,
     pub(super) peak: f64,
 }
 
-// === impl Server ===
+// === impl MeasuredServer ===
 
-impl<'a> Server<'a> {
+impl<'a> MeasuredServer<'a> {
     /// Starts both, with the audit log beside their folder.
     pub(super) fn start(hub: &'a Host, base: &Path) -> anyhow::Result<Self> {
         let (policy, log, folder) = (base.join("audit-policy.yaml"), base.join("audit.log"), base.join("api"));
@@ -83,18 +83,18 @@ impl<'a> Server<'a> {
 
     /// Writes a kubeconfig with the gate's address and with certificates by path.
     pub(super) fn write_kubeconfig(&self, file: &Path) -> anyhow::Result<()> {
-        let text = fs::read_to_string(self.kubernetes.kubeconfig(User::Files))?;
+        let text = fs::read_to_string(self.kubernetes.kubeconfig(ClusterUser::Files))?;
         let direct = format!("server: \"{}\"", self.kubernetes.url());
         anyhow::ensure!(text.contains(&direct), "no {direct} in the kubeconfig");
         let gated = format!("server: \"https://{HUB}:{PORT}\", tls-server-name: localhost");
         Ok(fs::write(file, text.replace(&direct, &gated))?)
     }
 
-    pub(super) fn ask(&self, request: &Request) {
+    pub(super) fn ask(&self, request: &ApiRequest) {
         self.kubernetes.ask(request);
     }
 
-    pub(super) fn ask_all(&self, requests: &[Request]) {
+    pub(super) fn ask_all(&self, requests: &[ApiRequest]) {
         self.kubernetes.ask_all(requests);
     }
 
@@ -108,14 +108,14 @@ impl<'a> Server<'a> {
     pub(super) fn stop(&mut self) -> anyhow::Result<()> {
         self.ended_requests = self.store_requests();
         self.ended = self.used()?.api;
-        self.kubernetes.stop(Process::Api);
+        self.kubernetes.stop(ServerKind::Api);
         Ok(())
     }
 
     /// Starts the API server again, and waits until it is ready. Returns the time it took.
     pub(super) fn resume(&mut self) -> Duration {
         let started = Instant::now();
-        self.kubernetes.resume(Process::Api);
+        self.kubernetes.resume(ServerKind::Api);
         started.elapsed()
     }
 
@@ -140,10 +140,10 @@ impl<'a> Server<'a> {
         requests
     }
 
-    /// Current memory, and the peak since [`Server::reset_peak`].
-    pub(super) fn memory(&self) -> anyhow::Result<Memory> {
+    /// Current memory, and the peak since [`MeasuredServer::reset_peak`].
+    pub(super) fn memory(&self) -> anyhow::Result<ServerMemory> {
         let process = self.process("kube-apiserver")?;
-        Ok(Memory { now: memory_mib(&process, "VmRSS")?, peak: memory_mib(&process, "VmHWM")? })
+        Ok(ServerMemory { now: memory_mib(&process, "VmRSS")?, peak: memory_mib(&process, "VmHWM")? })
     }
 
     pub(super) fn reset_peak(&self) -> anyhow::Result<()> {

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::figures::{Figures, Sampled};
-use super::gate::{Gate, Order};
+use super::gate::{Order, ServerGate};
 use super::marker::Marker;
 use super::network::Network;
 use super::objects::{hour, node_name, reset};
-use super::options::{Options, Phase, Side};
+use super::options::{FleetOptions, FleetSide, Phase};
 use super::proxies::Proxies;
-use super::server::Server;
+use super::server::MeasuredServer;
 
 /// Minimum length of phase `start`.
 const START: Duration = Duration::from_secs(45);
@@ -32,11 +32,11 @@ const UPSTREAM_CHECKS: Duration = Duration::from_secs(300);
 
 /// The servers and the network, shared by all sides.
 pub(super) struct SideRunner<'a> {
-    pub(super) options: &'a Options,
+    pub(super) options: &'a FleetOptions,
     pub(super) folder: PathBuf,
     pub(super) network: Network<'a>,
-    pub(super) gate: Gate,
-    pub(super) server: Server<'a>,
+    pub(super) gate: ServerGate,
+    pub(super) server: MeasuredServer<'a>,
     pub(super) marker: Marker<'a>,
 }
 
@@ -52,9 +52,9 @@ struct PhaseTimes {
 
 impl<'a> SideRunner<'a> {
     /// Runs the phases of a side with a freshly restarted server.
-    pub(super) fn run(&mut self, side: Side, executable: Option<&Path>) -> anyhow::Result<Vec<(Phase, Figures)>> {
+    pub(super) fn run(&mut self, side: FleetSide, executable: Option<&Path>) -> anyhow::Result<Vec<(Phase, Figures)>> {
         self.restart()?;
-        let Options { nodes, services, endpoints, .. } = *self.options;
+        let FleetOptions { nodes, services, endpoints, .. } = *self.options;
         self.server.ask_all(&reset(nodes, services, endpoints));
         let nodes = if executable.is_some() { nodes } else { 0 };
         let mut proxies = Proxies::new(&mut self.network, nodes, self.folder.join(side.to_string()))?;
@@ -113,7 +113,7 @@ impl<'a> SideRunner<'a> {
 
     /// The changes of an hour, evenly spread.
     fn churn(&mut self) -> anyhow::Result<PhaseTimes> {
-        let Options { nodes, services, endpoints, changes, .. } = *self.options;
+        let FleetOptions { nodes, services, endpoints, changes, .. } = *self.options;
         let (begin, requests) = (Instant::now(), hour(changes, nodes, services, endpoints));
         let pause = CHURN / u32::try_from(requests.len().max(1))?;
         let mut due = begin;
@@ -164,7 +164,7 @@ impl<'a> SideRunner<'a> {
     }
 }
 
-fn print_progress(side: Side, phase: Phase, figures: &Figures, proxies: &Proxies) {
+fn print_progress(side: FleetSide, phase: Phase, figures: &Figures, proxies: &Proxies) {
     let wrong = figures.wrong();
     let right = figures.right.len() - wrong.len();
     println!("{side}, {phase}: {:.0} s, {right} of {} converged", figures.duration.as_secs_f64(), figures.right.len());

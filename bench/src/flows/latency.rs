@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use ferry_kernel::conntrack::testing::create;
 
 use super::{clear, flow, manifests, write};
-use crate::process::Directory;
+use crate::process::ScratchDirectory;
 use crate::stats;
 
 /// Number of measured changes.
@@ -34,7 +34,7 @@ struct Times {
 }
 
 /// Measures with `flows` other flows in the table.
-pub(super) fn run(flows: usize, directory: &Directory) -> anyhow::Result<()> {
+pub(super) fn run(flows: usize, directory: &ScratchDirectory) -> anyhow::Result<()> {
     for endpoint in [0, 1] {
         serve(endpoint)?;
     }
@@ -71,7 +71,7 @@ fn serve(endpoint: u8) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn follow(directory: &Directory) -> anyhow::Result<Times> {
+fn follow(directory: &ScratchDirectory) -> anyhow::Result<Times> {
     let to: SocketAddr = ([10, 96, 0, 0], 53).into();
     let open = |port: u16| -> anyhow::Result<UdpSocket> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ferry_kernel::conntrack::testing::create;
 
 use super::{ALL_PASSES, PASSES, PATIENCE, REMOVED, UDP, between, clear, manifests, sum};
-use crate::process::{Directory, Proxy};
+use crate::process::{ProxyChild, ScratchDirectory};
 use crate::stats::{memory_mib, thread_of};
 
 /// Number of services, each with a UDP port and endpoints.
@@ -16,15 +16,15 @@ const ENDPOINTS: u8 = 10;
 
 /// Measures with `flows` flows in the table, one of ten to a removed endpoint.
 pub(super) fn run(program: &Path, flows: usize) -> anyhow::Result<()> {
-    let directory = Directory::new(vec![("all.yaml".to_owned(), manifests(SERVICES, |_| 0..ENDPOINTS))])?;
-    let mut proxy = Proxy::start(program, &directory.0)?;
+    let directory = ScratchDirectory::new(vec![("all.yaml".to_owned(), manifests(SERVICES, |_| 0..ENDPOINTS))])?;
+    let mut proxy = ProxyChild::start(program, &directory.0)?;
     proxy.wait_for_sync(SERVICES)?;
     for flows in [0, flows] {
         drop(proxy);
         // the eleventh endpoint doesn't exist
         let all = (0..flows).map(|n| between(UDP, n, n % SERVICES, u8::try_from(n / 7 % 10 + 1).unwrap_or(0)));
         create(all, Duration::from_secs(600))?;
-        proxy = Proxy::start(program, &directory.0)?;
+        proxy = ProxyChild::start(program, &directory.0)?;
         proxy.wait_for_sync(SERVICES)?;
         let (start, wrong) = (Instant::now(), flows / 10);
         #[expect(clippy::cast_precision_loss, reason = "a small number")]

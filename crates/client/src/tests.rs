@@ -161,12 +161,12 @@ fn cluster_of(server: &ApiServer, identity: &ferry_lab::api::Identity) -> String
     format!("server: '{}', {}", server.url(), authority_field(identity))
 }
 
-fn header<'a>(seen: &'a ferry_lab::api::Seen, name: &str) -> Option<&'a str> {
+fn header<'a>(seen: &'a ferry_lab::api::RecordedRequest, name: &str) -> Option<&'a str> {
     seen.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
 /// A server with this number of services.
-fn filled(options: ferry_lab::api::Options, count: usize) -> ApiServer {
+fn filled(options: ferry_lab::api::ApiServerOptions, count: usize) -> ApiServer {
     let server = ApiServer::start(options);
     server.load(objects::services(count));
     server

@@ -22,7 +22,7 @@ use tokio::task::{LocalSet, spawn_blocking};
 use crate::control::{self, Control, ControlSetup, GivenConfiguration};
 use crate::core::{Core, Desk, EngineHandle, NodeFacts};
 use crate::engine_loop;
-use crate::events::{Event, Recorder};
+use crate::events::{KubeEvent, Recorder};
 use crate::flows::{Behind, FlowObserver, FlowReports, Replies};
 use crate::handover::Handover;
 use crate::health::{DataPath, Freshness, Pulse, Pulses};
@@ -32,12 +32,12 @@ use crate::origin::{Opened, Origin, Source};
 use crate::planes::{Candidates, EffectiveMode, InheritedSockets, Onward, Opening, RuleDomain, Serving, Way};
 use crate::platform::supervisor::{self, Readiness};
 use crate::reload::{self, Reload};
-use crate::report::{Changes, Inbox, Reporter, Reports, SharedInbox};
+use crate::report::{ChangeReporter, Inbox, Reporter, Reports, SharedInbox};
 use crate::self_test::SelfTest;
 use crate::serve::healthz::Health;
 use crate::serve::http::{self, BlockingAnswers, Routes};
 use crate::serve::service_health::{HealthCheckReports, ServiceHealth};
-use crate::serve::status::{Pages, Setup, Status};
+use crate::serve::status::{MetricsServer, Pages, Setup};
 use crate::snapshot::{ObjectHandOver, SnapshotPeers, SnapshotSetup};
 use crate::source::{self, Sink};
 use crate::threads::{STACK_BYTES, ThreadEnds, Threads};
@@ -109,7 +109,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
         addresses: addresses.clone(),
         node,
         engines: handles.collect::<anyhow::Result<_>>()?,
-        changes: Changes::new(Arc::clone(&metrics), reports.clone(), families.clone()),
+        changes: ChangeReporter::new(Arc::clone(&metrics), reports.clone(), families.clone()),
         eligible: Arc::clone(&eligible),
         recorder: recorder.clone(),
         in_use: planes::in_use,
@@ -124,7 +124,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     let self_test =
         start_self_test(&options, &families, (&desk, &inputs, periods.min_sync_period), (&metrics, &threads))?;
     start_source(source, Sink::direct(desk.clone(), inputs), &threads)?;
-    recorder.record(Event::starting(node_name));
+    recorder.record(KubeEvent::starting(node_name));
 
     let pulses = Pulses { families: pulses, limit: periods.sync_period * 2 };
     let health = new_health((&pulses, eligible), (&freshness, self_test.data_path()), &metrics);
@@ -135,7 +135,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     let inbox = new_inbox(reports, plane.mode, &metrics);
     let reload = reload::follow(reload, Arc::clone(&metrics), (objects, serving.clone()));
     let (control, page) = operator_servers(&options, (plane.mode, way.as_ref()), (&desk, &inbox, &health), self_test);
-    let status = Status { freshness, metrics, inbox: Rc::clone(&inbox), setup, ping: Default::default(), page };
+    let status = MetricsServer { freshness, metrics, inbox: Rc::clone(&inbox), setup, ping: Default::default(), page };
     let follow = follow(inbox, service_health, handovers, (Readiness::new(families), pulses), serving.clone());
     let edges = edges(&options, health, (status, control), follow, (reload, ends), serving);
     match LocalSet::new().block_on(&runtime, edges)? {}
@@ -267,7 +267,7 @@ fn open_mode(
     if !mode.failures.is_empty() {
         let errors = mode.failures.to_string();
         tracing::warn!(configured, mode = effective, errors, "Configured mode can't start, running in a fallback mode");
-        recorder.record(Event::mode_fallback(&settings.node_name, configured, effective, &errors));
+        recorder.record(KubeEvent::mode_fallback(&settings.node_name, configured, effective, &errors));
     }
     if let Some(Way { name, why, .. }) = &mode.way {
         report_way(effective, name, why.as_deref(), (&settings.node_name, recorder));
@@ -289,7 +289,7 @@ fn report_way(mode: &str, way: &str, why: Option<&str>, (node, recorder): (&str,
         }
         None => tracing::info!(mode, way, "Way in which traffic reaches the proxy"),
     }
-    recorder.record(Event::way_chosen(node, mode, way, why));
+    recorder.record(KubeEvent::way_chosen(node, mode, way, why));
 }
 
 /// The hand-over to these domains from all others, and that of connections which wait since the mode has changed.
@@ -418,7 +418,7 @@ fn start_addresses(
 async fn edges(
     options: &RunOptions,
     health: Health,
-    (status, control): (Status, impl Future<Output = Infallible>),
+    (status, control): (MetricsServer, impl Future<Output = Infallible>),
     follow: impl Future<Output = Infallible>,
     (reload, mut ends): (impl Future<Output = anyhow::Result<Infallible>>, ThreadEnds),
     serving: Option<Arc<dyn Serving>>,

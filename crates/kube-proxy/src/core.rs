@@ -34,7 +34,7 @@ pub use self::desk::{Applied, Desk, Frozen};
 use self::diagnostic_log::{DiagnosticLog, Topic};
 pub use self::engine_handle::EngineHandle;
 pub use self::gate::NodeWait;
-use self::gate::{Gate, Readiness};
+use self::gate::{StartGate, StartReadiness};
 use self::local_node::{LocalNode, preferred_first};
 pub use self::lookup::await_node;
 use self::node_warnings::NodeWarnings;
@@ -44,7 +44,7 @@ pub use self::restore::{ObjectPage, Restored};
 pub use self::view::{FamilyView, View, has_address};
 use crate::events::{self, Recorder};
 use crate::input::Input;
-use crate::report::Changes;
+use crate::report::ChangeReporter;
 
 /// The inputs of the core.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub struct CoreSetup {
     /// the engines
     pub engines: Vec<EngineHandle>,
     /// counts events for metrics
-    pub changes: Changes,
+    pub changes: ChangeReporter,
     /// true while load balancers may send to this node; read by `/healthz`
     pub eligible: Arc<AtomicBool>,
     /// writes Events about Services and the node
@@ -97,9 +97,9 @@ pub struct Core {
     addresses: Vec<IpAddr>,
     stand_in: Option<LocalNode>,
     own: OwnObjects,
-    gate: Gate,
+    gate: StartGate,
     engines: Vec<EngineHandle>,
-    changes: Changes,
+    changes: ChangeReporter,
     eligible: Arc<AtomicBool>,
     recorder: Recorder,
     in_use: fn(Family) -> io::Result<bool>,
@@ -143,7 +143,7 @@ impl Core {
         };
         Self {
             store: Store::new(name).serving_external_ips(setup.settings.external_ips),
-            gate: Gate::new(AWAITED.into(), wait, name),
+            gate: StartGate::new(AWAITED.into(), wait, name),
             stand_in,
             own: OwnObjects::default(),
             settings: setup.settings,
@@ -206,7 +206,7 @@ impl Core {
             Input::Undecided => {}
             Input::Unreadable(files) => self.unreadable = files,
             Input::HealthCheckFailed { service, note } => {
-                self.recorder.record(events::Event::health_check_failed(&service, self.uid(&service), &note));
+                self.recorder.record(events::KubeEvent::health_check_failed(&service, self.uid(&service), &note));
             }
             Input::MissingSchedulers { family, missing } => {
                 let mut all = self.missing_schedulers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -264,10 +264,10 @@ impl Core {
         if !self.started {
             let serving = || any_in_use(self.in_use, &self.engines);
             match self.gate.readiness(&self.store, Instant::now(), serving) {
-                Readiness::Ready if self.hold_back() => return Ok(None),
-                Readiness::Ready => self.check_stack()?,
-                Readiness::Waiting(again) => return Ok(again),
-                Readiness::Failed(reason) => return Err(NeverReady(reason)),
+                StartReadiness::Ready if self.hold_back() => return Ok(None),
+                StartReadiness::Ready => self.check_stack()?,
+                StartReadiness::Waiting(again) => return Ok(again),
+                StartReadiness::Failed(reason) => return Err(NeverReady(reason)),
             }
         }
         self.hand_over_dirty();
@@ -418,7 +418,7 @@ impl Core {
         for name in &names {
             let diagnostics = said.remove(name).unwrap_or_default();
             let fresh = self.diagnostic_log.replace(Topic::Service(name.clone()), diagnostics);
-            let events = fresh.iter().filter_map(|fresh| events::Event::not_served(name, self.uid(name), fresh));
+            let events = fresh.iter().filter_map(|fresh| events::KubeEvent::not_served(name, self.uid(name), fresh));
             events.for_each(|event| self.recorder.record(event));
         }
     }

@@ -90,7 +90,7 @@ struct Agenda {
 
 /// The step that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum EngineStep {
     Sync,
     Tend,
     Repair,
@@ -133,7 +133,7 @@ impl Loop {
     fn step(&mut self) -> bool {
         let now = Instant::now();
         let step = self.agenda.step(now);
-        if matches!(step, Step::Sync | Step::Repair)
+        if matches!(step, EngineStep::Sync | EngineStep::Repair)
             && let Some(delta) = self.setup.mailbox.take()
         {
             self.setup.pulse.take(now);
@@ -141,15 +141,15 @@ impl Loop {
             self.engine.offer(delta);
         }
         let pass: fn(&mut (dyn SyncEngine + 'static), Instant) -> Outcome = match step {
-            Step::Nothing => return false,
-            Step::Trim => {
+            EngineStep::Nothing => return false,
+            EngineStep::Trim => {
                 self.agenda.trim = None;
                 platform::trim_memory();
                 return true;
             }
-            Step::Sync => <dyn SyncEngine>::sync,
-            Step::Tend => <dyn SyncEngine>::tend,
-            Step::Repair => <dyn SyncEngine>::repair,
+            EngineStep::Sync => <dyn SyncEngine>::sync,
+            EngineStep::Tend => <dyn SyncEngine>::tend,
+            EngineStep::Repair => <dyn SyncEngine>::repair,
         };
         self.setup.flows.begin();
         let mut outcome = pass(&mut *self.engine, now);
@@ -161,9 +161,9 @@ impl Loop {
         true
     }
 
-    fn report(&mut self, step: Step, outcome: Outcome, now: Instant) {
+    fn report(&mut self, step: EngineStep, outcome: Outcome, now: Instant) {
         // Tending also tries again what failed.
-        let synced = step != Step::Tend || self.unfinished;
+        let synced = step != EngineStep::Tend || self.unfinished;
         // Without the base nothing serves, whatever else is in force; and objects that can't be read may be gone.
         let baseless = outcome.quarantined.iter().any(|(unit, _)| *unit == UnitId::Base);
         let bad = baseless || outcome.error.is_some();
@@ -174,7 +174,7 @@ impl Loop {
         }
         // A recovery is reported, even without work.
         let recovered = std::mem::replace(&mut self.unfinished, bad) && !bad;
-        if !outcome.worked && outcome.error.is_none() && step != Step::Sync && !recovered {
+        if !outcome.worked && outcome.error.is_none() && step != EngineStep::Sync && !recovered {
             return;
         }
         let large = outcome.acked.len() >= LARGE || (self.first && !outcome.acked.is_empty());
@@ -248,24 +248,24 @@ impl Agenda {
         self.sync = Some(self.sync.map_or(earliest, |known| known.min(earliest)));
     }
 
-    fn step(&self, now: Instant) -> Step {
+    fn step(&self, now: Instant) -> EngineStep {
         if self.repair <= now {
-            Step::Repair
+            EngineStep::Repair
         } else if self.sync.is_some_and(|due| due <= now) {
-            Step::Sync
+            EngineStep::Sync
         } else if self.tend.is_some_and(|due| due <= now) {
-            Step::Tend
+            EngineStep::Tend
         } else if self.trim.is_some_and(|due| due <= now) {
-            Step::Trim
+            EngineStep::Trim
         } else {
-            Step::Nothing
+            EngineStep::Nothing
         }
     }
 
-    fn done(&mut self, step: Step, outcome: &Outcome, now: Instant) {
+    fn done(&mut self, step: EngineStep, outcome: &Outcome, now: Instant) {
         match step {
             // A full sync commits pending changes, too.
-            Step::Sync | Step::Repair => {
+            EngineStep::Sync | EngineStep::Repair => {
                 self.sync = None;
                 self.last_sync = Some(now);
                 let slow = outcome.elapsed >= SLOW;
@@ -276,9 +276,9 @@ impl Agenda {
                     self.spent = Some(self.spent.map_or(start, |spent| spent.max(start)) + self.interval);
                 }
             }
-            Step::Tend | Step::Trim | Step::Nothing => {}
+            EngineStep::Tend | EngineStep::Trim | EngineStep::Nothing => {}
         }
-        if step == Step::Repair {
+        if step == EngineStep::Repair {
             self.repair = now + FULL;
         }
         let next = match outcome.next {
@@ -287,7 +287,7 @@ impl Agenda {
         };
         let was_failing = std::mem::replace(&mut self.failing, outcome.error.is_some());
         self.tend = match step {
-            Step::Tend => next,
+            EngineStep::Tend => next,
             _ if self.failing => next,
             // A wake may have been ignored.
             _ if was_failing => Some(now),

@@ -15,7 +15,7 @@ use crate::metrics::Metrics;
 use crate::platform;
 use crate::source::Sink;
 use crate::source::api::{self, ApiSource};
-use crate::source::directory::Directory;
+use crate::source::directory::DirectorySource;
 use ferry_client::{self as client, Access, Client};
 
 /// The configured source of objects.
@@ -62,7 +62,7 @@ pub struct ClusterIdentity {
 #[derive(Debug)]
 pub enum Source {
     /// from files
-    Directory(Box<Directory>),
+    Directory(Box<DirectorySource>),
     /// from an API server
     Api(Box<ApiSource>),
 }
@@ -77,8 +77,8 @@ impl Origin {
     pub fn open(self, settings: &Settings, metrics: &Metrics) -> anyhow::Result<Opened> {
         match self {
             Self::Manifests(path) => {
-                let directory =
-                    Directory::open(&path).with_context(|| format!("reading the manifests in {}", path.display()))?;
+                let directory = DirectorySource::open(&path)
+                    .with_context(|| format!("reading the manifests in {}", path.display()))?;
                 let source = Source::Directory(Box::new(directory));
                 Ok(Opened {
                     source,
@@ -94,13 +94,13 @@ impl Origin {
                 let client = Client::new(*access, *options, metrics.rest.clone())?;
                 // Events have a rate limit of their own, as upstream: many events must not delay lists.
                 let own = client.with_own_limit();
-                let (recorder, writer) = events::open(own, &platform::machine_name(), events::Timing::default());
+                let (recorder, writer) = events::open(own, &platform::machine_name(), events::EventTiming::default());
                 let setup = api::ApiSetup {
                     server: cluster.server.clone(),
                     client,
                     node_name: settings.node_name.clone(),
                     freshness: Arc::clone(&freshness),
-                    timing: api::Timing { streaming_lists, ..api::Timing::default() },
+                    timing: api::SourceTiming { streaming_lists, ..api::SourceTiming::default() },
                 };
                 let source = ApiSource::new(setup, writer).context("creating the runtime of the API client")?;
                 let node = NodeFacts::Cluster(NodeWait::new(&settings.detect_local));

@@ -27,7 +27,7 @@ pub use ferry_plane_userspace::Onward;
 
 pub use self::candidates::{Candidates, EffectiveMode, Failures};
 use crate::input::Input;
-use crate::metrics::Row;
+use crate::metrics::MetricRow;
 use crate::metrics::mode::Register;
 use crate::platform::{self, OpenSocket};
 use crate::threads::Threads;
@@ -47,7 +47,7 @@ pub struct Plane {
     /// every domain that can hold its rules, in any variant; no other mode has any of them
     pub domains: &'static [RuleDomain],
     /// its metrics besides those of all modes
-    pub metrics: &'static [Row],
+    pub metrics: &'static [MetricRow],
     /// names of network devices that the mode creates for itself: their addresses don't count as the node's
     pub devices: &'static [&'static str],
     open: fn(&Opening<'_>) -> anyhow::Result<Engines>,
@@ -73,7 +73,7 @@ pub struct Offline {
     /// its capabilities, by the way that the configuration chooses
     pub profile: Profile,
     /// prints what it would have in the kernel: parts in the order in which they are loaded
-    pub render: fn(&Rendering<'_>) -> Vec<Part>,
+    pub render: fn(&Rendering<'_>) -> Vec<RenderedPart>,
 }
 
 /// The desired state to render.
@@ -87,7 +87,7 @@ pub struct Rendering<'a> {
 
 /// The part of a rendered mode that one tool loads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct RenderedPart {
     /// its name on the command line
     pub name: &'static str,
     /// the command that loads it from its input; `None` for what is held in the process of the proxy

@@ -3,8 +3,8 @@
 //! just written.
 
 use crate::mode::ThisMode;
-use ferry_conformance::twin::Timing;
-use ferry_conformance::twins::{self, Change};
+use ferry_conformance::twin::ChangeTiming;
+use ferry_conformance::twins::{self, EndpointChange};
 
 #[test]
 fn two_engines_agree_and_rest() {
@@ -24,10 +24,10 @@ fn an_engine_comes_to_rest_after_faults() {
 /// The second engine's first write of the pool meets the first engine's, a millisecond old: it adopts that order of slots.
 #[test]
 fn a_change_that_another_engine_has_just_made_is_no_reason_for_repairs() {
-    let timing = |lag, skipped| Timing { after: 0, lag, skipped };
+    let timing = |lag, skipped| ChangeTiming { after: 0, lag, skipped };
     let changes = [
-        Change { timing: timing([0, 0], true), service: 1, cluster: vec![1], local: vec![1] },
-        Change { timing: timing([1, 1], false), service: 1, cluster: vec![1, 3, 4], local: vec![1] },
+        EndpointChange { timing: timing([0, 0], true), service: 1, cluster: vec![1], local: vec![1] },
+        EndpointChange { timing: timing([1, 1], false), service: 1, cluster: vec![1, 3, 4], local: vec![1] },
     ];
     assert_eq!(twins::repairs_of_two::<ThisMode>(&changes), 0);
 }

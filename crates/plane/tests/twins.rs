@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use crate::toy::{Toy, ToyCompile, ToyKey, base, context, service};
 use ferry_conformance::memory::half_way;
-use ferry_conformance::twin::{Schedule, Timing, Twin, at, there, timing};
+use ferry_conformance::twin::{ChangeTiming, Schedule, Twin, at, there, timing};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Failing, Fault, MemoryKernel, Side};
 use ferry_plane::{Delta, SyncEngine, UnitId};
 use proptest::prelude::*;
 
 /// Endpoints of one of three services.
-type Change = (Timing, u8, Vec<u8>);
+type Change = (ChangeTiming, u8, Vec<u8>);
 
 /// What a third one does, or the kernel.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ fn start_state() -> Vec<Vec<u8>> {
 /// What is heard when, and how it ends.
 fn schedule(changes: &[Change]) -> (Schedule, Delta) {
     let mut endpoints = start_state();
-    let deltas: Vec<(Timing, Delta)> = changes
+    let deltas: Vec<(ChangeTiming, Delta)> = changes
         .iter()
         .map(|(timing, service, next)| {
             endpoints[usize::from(*service)].clone_from(next);

@@ -6,13 +6,13 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::connection::{Connection, Cut, Limits};
-use super::fault::Action;
+use super::fault::FaultAction;
 
 /// Chunks are buffered up to about this many bytes and written together: one TLS record.
 const TOGETHER: usize = 16 * 1024;
 
 /// A body of unknown length: each piece of content is one chunk.
-pub(super) struct Body<'a> {
+pub(super) struct ChunkedBody<'a> {
     pub(super) connection: &'a mut Connection,
     limits: Limits,
     zip: Option<Zip>,
@@ -27,40 +27,40 @@ enum Zip {
 }
 
 /// True if an action compresses the body.
-pub(super) fn is_zipped(action: Option<&Action>) -> bool {
-    matches!(action, Some(Action::Gzip | Action::GzipMembers | Action::GzipBomb { .. }))
+pub(super) fn is_zipped(action: Option<&FaultAction>) -> bool {
+    matches!(action, Some(FaultAction::Gzip | FaultAction::GzipMembers | FaultAction::GzipBomb { .. }))
 }
 
 fn gzip() -> GzEncoder<Vec<u8>> {
     GzEncoder::new(Vec::new(), Compression::fast())
 }
 
-// === impl Body ===
+// === impl ChunkedBody ===
 
-impl<'a> Body<'a> {
+impl<'a> ChunkedBody<'a> {
     /// Starts the body, right after its head was written.
-    pub(super) fn new(connection: &'a mut Connection, action: Option<&Action>) -> io::Result<Self> {
+    pub(super) fn new(connection: &'a mut Connection, action: Option<&FaultAction>) -> io::Result<Self> {
         let cut = |left: usize, reset: bool| Some(Cut { left, reset });
         let mut limits = Limits::default();
         match action {
-            Some(Action::CutAfter { bytes }) => limits.cut = cut(*bytes, false),
-            Some(Action::ResetAfter { bytes }) => limits.cut = cut(*bytes, true),
-            Some(Action::StallAfter { bytes }) => limits.stall = Some(*bytes),
-            Some(Action::Silence) => limits.stall = Some(0),
-            Some(Action::Slow { bytes, pause }) => limits.slow = Some((*bytes, *pause)),
+            Some(FaultAction::CutAfter { bytes }) => limits.cut = cut(*bytes, false),
+            Some(FaultAction::ResetAfter { bytes }) => limits.cut = cut(*bytes, true),
+            Some(FaultAction::StallAfter { bytes }) => limits.stall = Some(*bytes),
+            Some(FaultAction::Silence) => limits.stall = Some(0),
+            Some(FaultAction::Slow { bytes, pause }) => limits.slow = Some((*bytes, *pause)),
             _ => {}
         }
         let zip = match action {
-            Some(Action::GzipMembers) => Some(Zip::Members),
+            Some(FaultAction::GzipMembers) => Some(Zip::Members),
             action => is_zipped(action).then(|| Zip::Stream(gzip())),
         };
-        let left = if let Some(Action::EndAfter { bytes }) = action { Some(*bytes) } else { None };
+        let left = if let Some(FaultAction::EndAfter { bytes }) = action { Some(*bytes) } else { None };
         // A limit of zero bytes takes effect before there is content to send.
         connection.send(&[], &mut limits)?;
         Ok(Self { connection, limits, zip, left, pending: Vec::new() })
     }
 
-    /// Adds one chunk; written when the buffer is full, or by [`Body::flush`].
+    /// Adds one chunk; written when the buffer is full, or by [`ChunkedBody::flush`].
     pub(super) fn content(&mut self, bytes: &[u8]) -> io::Result<()> {
         let (bytes, ends) = match &mut self.left {
             Some(left) if bytes.len() >= *left => (bytes.get(..*left).unwrap_or(bytes), true),

@@ -10,25 +10,25 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::pending::PendingResponse;
-use super::request::{self, Head};
+use super::request::{self, RequestHead};
 
 /// Largest request head or request body, in bytes.
 const LARGEST_REQUEST: usize = 1 << 20;
 
 /// A socket that other threads may shut down while it is used.
 #[derive(Clone)]
-pub(super) struct Socket(pub(super) Arc<TcpStream>);
+pub(super) struct SharedSocket(pub(super) Arc<TcpStream>);
 
 /// Carries requests one after another and their responses: an HTTP/1.1 connection, after its TLS handshake or without
 /// TLS; or one HTTP/2 stream.
 pub(super) struct Connection {
-    stream: Stream,
+    stream: ConnectionStream,
     inbox: Vec<u8>,
 }
 
-enum Stream {
-    Plain(Socket),
-    Tls(Box<StreamOwned<ServerConnection, Socket>>),
+enum ConnectionStream {
+    Plain(SharedSocket),
+    Tls(Box<StreamOwned<ServerConnection, SharedSocket>>),
     Two(PendingResponse),
 }
 
@@ -59,15 +59,15 @@ pub(super) enum Wake {
     Time,
 }
 
-// === impl Socket ===
+// === impl SharedSocket ===
 
-impl Read for Socket {
+impl Read for SharedSocket {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         (&*self.0).read(bytes)
     }
 }
 
-impl Write for Socket {
+impl Write for SharedSocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         (&*self.0).write(bytes)
     }
@@ -81,48 +81,48 @@ impl Write for Socket {
 
 impl Connection {
     /// Completes the TLS handshake, if TLS is configured.
-    pub(super) fn open(socket: Socket, tls: Option<Arc<ServerConfig>>) -> io::Result<Self> {
+    pub(super) fn open(socket: SharedSocket, tls: Option<Arc<ServerConfig>>) -> io::Result<Self> {
         let stream = match tls {
-            None => Stream::Plain(socket.clone()),
+            None => ConnectionStream::Plain(socket.clone()),
             Some(tls) => {
                 let mut session = ServerConnection::new(tls).map_err(io::Error::other)?;
                 let mut io = socket.clone();
                 while session.is_handshaking() {
                     session.complete_io(&mut io)?;
                 }
-                Stream::Tls(Box::new(StreamOwned::new(session, io)))
+                ConnectionStream::Tls(Box::new(StreamOwned::new(session, io)))
             }
         };
         Ok(Self { stream, inbox: Vec::new() })
     }
 
     /// A connection whose TLS handshake was completed elsewhere.
-    pub(super) fn secured(socket: Socket, session: ServerConnection) -> Self {
-        Self { stream: Stream::Tls(Box::new(StreamOwned::new(session, socket))), inbox: Vec::new() }
+    pub(super) fn secured(socket: SharedSocket, session: ServerConnection) -> Self {
+        Self { stream: ConnectionStream::Tls(Box::new(StreamOwned::new(session, socket))), inbox: Vec::new() }
     }
 
     /// One HTTP/2 stream.
     pub(super) fn of_reply(reply: PendingResponse) -> Self {
-        Self { stream: Stream::Two(reply), inbox: Vec::new() }
+        Self { stream: ConnectionStream::Two(reply), inbox: Vec::new() }
     }
 
     /// Marks the response as complete.
     pub(super) fn complete(&mut self) {
-        if let Stream::Two(reply) = &mut self.stream {
+        if let ConnectionStream::Two(reply) = &mut self.stream {
             reply.complete();
         }
     }
 
     /// True if bodies are framed as HTTP/1.1 chunks.
     pub(super) fn has_chunks(&self) -> bool {
-        !matches!(self.stream, Stream::Two(_))
+        !matches!(self.stream, ConnectionStream::Two(_))
     }
 
-    fn socket(&self) -> Option<&Socket> {
+    fn socket(&self) -> Option<&SharedSocket> {
         match &self.stream {
-            Stream::Plain(socket) => Some(socket),
-            Stream::Tls(tls) => Some(&tls.sock),
-            Stream::Two(_) => None,
+            ConnectionStream::Plain(socket) => Some(socket),
+            ConnectionStream::Tls(tls) => Some(&tls.sock),
+            ConnectionStream::Two(_) => None,
         }
     }
 
@@ -136,7 +136,7 @@ impl Connection {
         most: usize,
     ) -> io::Result<()> {
         let length = length.map(|length| length.to_string());
-        if let Stream::Two(reply) = &mut self.stream {
+        if let ConnectionStream::Two(reply) = &mut self.stream {
             let response = hyper::Response::builder().status(code);
             let length = length.as_deref().map(|length| ("content-length", length));
             let fields = fields.iter().copied().chain(length);
@@ -159,14 +159,14 @@ impl Connection {
     /// True if the client presented a certificate (verified by the handshake).
     pub(super) fn has_client_certificate(&self) -> bool {
         match &self.stream {
-            Stream::Plain(_) => false,
-            Stream::Two(reply) => reply.has_certificate,
-            Stream::Tls(tls) => tls.conn.peer_certificates().is_some_and(|chain| !chain.is_empty()),
+            ConnectionStream::Plain(_) => false,
+            ConnectionStream::Two(reply) => reply.has_certificate,
+            ConnectionStream::Tls(tls) => tls.conn.peer_certificates().is_some_and(|chain| !chain.is_empty()),
         }
     }
 
     /// Reads the next request with its body; `None` at the end of the connection.
-    pub(super) fn request(&mut self) -> io::Result<Option<(Head, Vec<u8>)>> {
+    pub(super) fn request(&mut self) -> io::Result<Option<(RequestHead, Vec<u8>)>> {
         let end = loop {
             if let Some(end) = self.inbox.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
                 break end + 4;
@@ -200,19 +200,19 @@ impl Connection {
 
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match &mut self.stream {
-            Stream::Plain(socket) => socket.read(bytes),
-            Stream::Tls(tls) => tls.read(bytes),
+            ConnectionStream::Plain(socket) => socket.read(bytes),
+            ConnectionStream::Tls(tls) => tls.read(bytes),
             // An HTTP/2 request was read whole.
-            Stream::Two(_) => Ok(0),
+            ConnectionStream::Two(_) => Ok(0),
         }
     }
 
     /// Writes without buffering, as one TLS record if it fits into one.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.stream {
-            Stream::Plain(socket) => socket.write_all(bytes),
-            Stream::Tls(tls) => tls.write_all(bytes).and_then(|()| tls.flush()),
-            Stream::Two(reply) => reply.write(bytes),
+            ConnectionStream::Plain(socket) => socket.write_all(bytes),
+            ConnectionStream::Tls(tls) => tls.write_all(bytes).and_then(|()| tls.flush()),
+            ConnectionStream::Two(reply) => reply.write(bytes),
         }
     }
 
@@ -244,9 +244,9 @@ impl Connection {
     /// Ends the connection without TLS close_notify; in HTTP/2, resets the stream.
     pub(super) fn cut(&mut self, reset: bool) -> io::Result<()> {
         match (&mut self.stream, reset) {
-            (Stream::Two(reply), true) => reply.reset(h2::Reason::CANCEL),
-            (Stream::Two(reply), false) => reply.reset(h2::Reason::INTERNAL_ERROR),
-            (Stream::Plain(_) | Stream::Tls(_), _) => {
+            (ConnectionStream::Two(reply), true) => reply.reset(h2::Reason::CANCEL),
+            (ConnectionStream::Two(reply), false) => reply.reset(h2::Reason::INTERNAL_ERROR),
+            (ConnectionStream::Plain(_) | ConnectionStream::Tls(_), _) => {
                 let Some(socket) = self.socket() else { return Ok(()) };
                 if reset {
                     // Takes effect when the last owner of the socket closes it, soon after.
@@ -261,7 +261,7 @@ impl Connection {
 
     /// Refuses the stream unprocessed; only HTTP/2 can express that.
     pub(super) fn refuse_stream(&mut self) -> io::Result<()> {
-        if let Stream::Two(reply) = &mut self.stream {
+        if let ConnectionStream::Two(reply) = &mut self.stream {
             reply.refuse();
         }
         self.cut(false)
@@ -282,7 +282,8 @@ impl Connection {
             }
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
             let socket = self.socket().cloned();
-            let gone = if let Stream::Two(reply) = &self.stream { Some(Arc::clone(&reply.gone)) } else { None };
+            let gone =
+                if let ConnectionStream::Two(reply) = &self.stream { Some(Arc::clone(&reply.gone)) } else { None };
             let peer = socket.as_ref().map(|socket| socket.0.as_fd()).or(gone.as_ref().map(|gone| gone.as_fd()));
             let Some(peer) = peer else { return Ok(Wake::Closed) };
             let mut ready = vec![PollFd::from_borrowed_fd(peer, PollFlags::IN)];
@@ -317,7 +318,7 @@ impl Connection {
 
     /// Closes the connection properly.
     pub(super) fn close(mut self) {
-        if let Stream::Tls(tls) = &mut self.stream {
+        if let ConnectionStream::Tls(tls) = &mut self.stream {
             tls.conn.send_close_notify();
             // The client may have closed the connection already.
             let _ = tls.flush();

@@ -5,9 +5,9 @@ use std::io;
 use serde_json::Value;
 
 use super::exchange::{Exchange, JSON, failure};
-use super::fault::Action;
+use super::fault::FaultAction;
 use super::locked;
-use crate::wire::Status;
+use crate::wire::ApiStatus;
 
 impl Exchange<'_> {
     /// Creates an Event, or patches an existing one. Those in other encodings are echoed and not stored.
@@ -17,7 +17,7 @@ impl Exchange<'_> {
             return self.short(201, &content_type, body, None);
         }
         let kept = self.keep(namespace, name, body);
-        if let Some(Action::CutHead { .. }) = self.action {
+        if let Some(FaultAction::CutHead { .. }) = self.action {
             return self.begin(false).map(|_| ());
         }
         match kept {
@@ -27,9 +27,9 @@ impl Exchange<'_> {
     }
 
     /// Stores the Event; returns the HTTP status of the response, and the Event as stored.
-    fn keep(&self, namespace: &str, name: Option<&str>, body: &[u8]) -> Result<(u16, Value), Status> {
+    fn keep(&self, namespace: &str, name: Option<&str>, body: &[u8]) -> Result<(u16, Value), ApiStatus> {
         let said = |reason: &str, message: String, code| {
-            Err(Status { code, reason: reason.to_owned(), message, retry_after_seconds: None })
+            Err(ApiStatus { code, reason: reason.to_owned(), message, retry_after_seconds: None })
         };
         let content_type = self.seen.header("content-type").unwrap_or_default();
         let bad = || failure(400, self.seen, "");

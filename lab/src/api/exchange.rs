@@ -3,13 +3,13 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::body::{Body, is_zipped};
+use super::body::{ChunkedBody, is_zipped};
 use super::connection::{Connection, Wake};
 use super::entry::Draft;
-use super::fault::{Action, Form};
-use super::request::{Head, Route, Seen, group, plural};
+use super::fault::{FaultAction, RequestForm};
+use super::request::{RecordedRequest, RequestHead, Route, group, plural};
 use super::{ServerState, locked};
-use crate::wire::Status;
+use crate::wire::ApiStatus;
 
 pub(super) const JSON: &str = "application/json";
 
@@ -25,16 +25,16 @@ pub(super) enum Encoding {
 pub(super) struct Exchange<'a> {
     pub(super) server: &'a ServerState,
     pub(super) connection: &'a mut Connection,
-    pub(super) seen: &'a Seen,
+    pub(super) seen: &'a RecordedRequest,
     pub(super) encoding: Encoding,
-    pub(super) action: Option<Action>,
+    pub(super) action: Option<FaultAction>,
 }
 
 /// Handles one request.
 pub(super) fn exchange(
     shared: &ServerState,
     connection: &mut Connection,
-    head: Head,
+    head: RequestHead,
     body: &[u8],
     number: u64,
 ) -> io::Result<()> {
@@ -49,14 +49,14 @@ pub(super) fn exchange(
 }
 
 /// The Status of a failure, with upstream's wording.
-pub(super) fn failure(code: u16, seen: &Seen, user: &str) -> Status {
+pub(super) fn failure(code: u16, seen: &RecordedRequest, user: &str) -> ApiStatus {
     let verb = match (seen.form, seen.method.as_str()) {
-        (Form::List, _) => "list",
-        (Form::Event, "PATCH") => "patch",
-        (Form::Event, _) => "create",
+        (RequestForm::List, _) => "list",
+        (RequestForm::Event, "PATCH") => "patch",
+        (RequestForm::Event, _) => "create",
         _ => "watch",
     };
-    let nothing = if seen.form == Form::Event { ("events", "events.k8s.io") } else { ("", "") };
+    let nothing = if seen.form == RequestForm::Event { ("events", "events.k8s.io") } else { ("", "") };
     let (plural, group) = seen.kind.map_or(nothing, |kind| (plural(kind), group(kind)));
     let forbidden = format!(
         "{plural} is forbidden: User \"{user}\" cannot {verb} resource \"{plural}\" in API group \"{group}\" at the cluster scope"
@@ -78,7 +78,7 @@ pub(super) fn failure(code: u16, seen: &Seen, user: &str) -> Status {
         504 => ("Timeout", "the request did not complete within the allotted time"),
         _ => ("", "an unknown failure"),
     };
-    Status { code, reason: reason.to_owned(), message: message.to_owned(), retry_after_seconds: None }
+    ApiStatus { code, reason: reason.to_owned(), message: message.to_owned(), retry_after_seconds: None }
 }
 
 // === impl Encoding ===
@@ -110,27 +110,27 @@ impl Exchange<'_> {
             return self.fail(&failure(401, self.seen, ""));
         }
         match self.action.clone() {
-            Some(Action::NoAnswer) => return self.connection.silence(),
-            Some(Action::RefuseStream) => return self.connection.refuse_stream(),
-            Some(Action::Delay(time)) => self.pause(time)?,
-            Some(Action::Status { code, retry_after, body: None }) => {
-                let status = Status { retry_after_seconds: retry_after, ..failure(code, self.seen, "lab") };
+            Some(FaultAction::NoAnswer) => return self.connection.silence(),
+            Some(FaultAction::RefuseStream) => return self.connection.refuse_stream(),
+            Some(FaultAction::Delay(time)) => self.pause(time)?,
+            Some(FaultAction::Status { code, retry_after, body: None }) => {
+                let status = ApiStatus { retry_after_seconds: retry_after, ..failure(code, self.seen, "lab") };
                 return self.refuse(&status, retry_after);
             }
-            Some(Action::Status { code, retry_after, body: Some(text) }) => {
+            Some(FaultAction::Status { code, retry_after, body: Some(text) }) => {
                 return self.short(code, "text/plain; charset=utf-8", text.as_bytes(), retry_after);
             }
-            Some(Action::Throttle { header, details }) => {
-                let status = Status { retry_after_seconds: details, ..failure(429, self.seen, "lab") };
+            Some(FaultAction::Throttle { header, details }) => {
+                let status = ApiStatus { retry_after_seconds: details, ..failure(429, self.seen, "lab") };
                 return self.refuse(&status, header);
             }
-            Some(Action::ErrorEvent { code, .. }) if self.seen.form == Form::List => {
+            Some(FaultAction::ErrorEvent { code, .. }) if self.seen.form == RequestForm::List => {
                 return self.fail(&failure(code, self.seen, "lab"));
             }
             _ => {}
         }
         match (self.seen.method.as_str(), route) {
-            ("GET", Route::List(kind, _)) if self.seen.form == Form::List => self.list(kind),
+            ("GET", Route::List(kind, _)) if self.seen.form == RequestForm::List => self.list(kind),
             ("GET", Route::List(kind, _)) => self.watch(kind),
             ("GET", Route::Object(kind, key)) => {
                 let found = self.server.store().find(kind, &key);
@@ -162,11 +162,11 @@ impl Exchange<'_> {
     }
 
     /// Responds with a failure, in the requested encoding.
-    pub(super) fn fail(&mut self, status: &Status) -> io::Result<()> {
+    pub(super) fn fail(&mut self, status: &ApiStatus) -> io::Result<()> {
         self.refuse(status, None)
     }
 
-    fn refuse(&mut self, status: &Status, retry_after: Option<u32>) -> io::Result<()> {
+    fn refuse(&mut self, status: &ApiStatus, retry_after: Option<u32>) -> io::Result<()> {
         let bytes = match self.encoding {
             Encoding::Json => status.to_json(),
             Encoding::Protobuf => status.to_protobuf(),
@@ -190,14 +190,14 @@ impl Exchange<'_> {
     }
 
     /// Writes the head of a response of unknown length; `None` if the scripted fault has replaced the whole response.
-    pub(super) fn begin(&mut self, stream: bool) -> io::Result<Option<Body<'_>>> {
+    pub(super) fn begin(&mut self, stream: bool) -> io::Result<Option<ChunkedBody<'_>>> {
         let content_type = match &self.action {
-            Some(Action::ContentType(other)) => other,
+            Some(FaultAction::ContentType(other)) => other,
             _ => self.encoding.content_type(stream),
         };
         let mut fields = vec![("Cache-Control", "no-cache, private"), ("Content-Type", content_type)];
         fields.extend(is_zipped(self.action.as_ref()).then_some(("Content-Encoding", "gzip")));
-        if let Some(Action::CutHead { bytes }) = self.action {
+        if let Some(FaultAction::CutHead { bytes }) = self.action {
             // HTTP/2 can't express a truncated head.
             if self.connection.has_chunks() {
                 self.connection.head(200, &fields, None, bytes)?;
@@ -205,10 +205,10 @@ impl Exchange<'_> {
             self.connection.cut(false)?;
         }
         self.connection.head(200, &fields, None, usize::MAX)?;
-        let mut body = Body::new(self.connection, self.action.as_ref())?;
+        let mut body = ChunkedBody::new(self.connection, self.action.as_ref())?;
         match &self.action {
-            Some(Action::Raw(bytes)) => body.content(bytes)?,
-            Some(Action::GzipBomb { bytes }) => {
+            Some(FaultAction::Raw(bytes)) => body.content(bytes)?,
+            Some(FaultAction::GzipBomb { bytes }) => {
                 let zeros = vec![0; 1 << 20];
                 for at in (0..*bytes).step_by(zeros.len()) {
                     body.content(zeros.get(..*bytes - at).unwrap_or(&zeros))?;

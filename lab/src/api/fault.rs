@@ -7,20 +7,20 @@ use ferry_api::object::Kind;
 /// A fault of the next matching requests. Rules are tried in the order in which they were added; the first match applies,
 /// and its count decreases by one.
 #[derive(Clone, Debug)]
-pub struct Rule {
+pub struct FaultRule {
     /// matches this kind only
     pub kind: Option<Kind>,
     /// matches this form only
-    pub form: Form,
+    pub form: RequestForm,
     /// number of requests that it applies to; `usize::MAX` for all
     pub times: usize,
     /// the fault
-    pub action: Action,
+    pub action: FaultAction,
 }
 
 /// Form of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum RequestForm {
     /// in a rule: any of them
     Any,
     /// a list, or a page of it
@@ -38,7 +38,7 @@ pub enum Form {
 /// A fault of a response. Bytes of a body are counted inside TLS: with chunk framing, after compression. HTTP/2 has no chunk
 /// framing, and faults that end or reset a connection reset the stream.
 #[derive(Clone, Debug)]
-pub enum Action {
+pub enum FaultAction {
     /// A failure, with a Status in the requested encoding, or with the text `body` instead. `retry_after` sets both the header
     /// and details.retryAfterSeconds.
     Status {
@@ -73,7 +73,7 @@ pub enum Action {
         /// bytes
         bytes: usize,
     },
-    /// [`Action::CutAfter`] a random number of bytes below `below`, drawn for each request
+    /// [`FaultAction::CutAfter`] a random number of bytes below `below`, drawn for each request
     CutRandom {
         /// the same seed gives the same numbers
         seed: u64,
@@ -159,16 +159,16 @@ pub enum Welcome {
 /// The active rules.
 #[derive(Default)]
 pub(super) struct Script {
-    rules: Vec<(Rule, u64)>,
+    rules: Vec<(FaultRule, u64)>,
     welcomes: Vec<(usize, Welcome)>,
 }
 
-// === impl Rule ===
+// === impl FaultRule ===
 
-impl Rule {
+impl FaultRule {
     /// A fault of requests of any kind and form.
-    pub fn new(times: usize, action: Action) -> Self {
-        Self { kind: None, form: Form::Any, times, action }
+    pub fn new(times: usize, action: FaultAction) -> Self {
+        Self { kind: None, form: RequestForm::Any, times, action }
     }
 
     /// Restricts the rule to this kind.
@@ -177,14 +177,14 @@ impl Rule {
     }
 
     /// Restricts the rule to this form.
-    pub fn form(self, form: Form) -> Self {
+    pub fn form(self, form: RequestForm) -> Self {
         Self { form, ..self }
     }
 }
 
-// === impl Action ===
+// === impl FaultAction ===
 
-impl Action {
+impl FaultAction {
     /// A failure with its Status.
     pub fn status(code: u16) -> Self {
         Self::Status { code, retry_after: None, body: None }
@@ -194,8 +194,8 @@ impl Action {
 // === impl Script ===
 
 impl Script {
-    pub(super) fn add(&mut self, rule: Rule) {
-        let seed = if let Action::CutRandom { seed, .. } = rule.action { seed } else { 0 };
+    pub(super) fn add(&mut self, rule: FaultRule) {
+        let seed = if let FaultAction::CutRandom { seed, .. } = rule.action { seed } else { 0 };
         self.rules.push((rule, seed));
     }
 
@@ -215,18 +215,21 @@ impl Script {
     }
 
     /// Takes the fault for a request. Rules without a kind apply to requests for API objects only.
-    pub(super) fn next(&mut self, kind: Option<Kind>, form: Form) -> Option<Action> {
+    pub(super) fn next(&mut self, kind: Option<Kind>, form: RequestForm) -> Option<FaultAction> {
         self.rules.retain(|(rule, _)| rule.times > 0);
-        let fits = |rule: &Rule| match rule.kind {
-            Some(of) => Some(of) == kind && (rule.form == Form::Any || rule.form == form),
-            None => rule.form == form || (rule.form == Form::Any && !matches!(form, Form::Event | Form::Other)),
+        let fits = |rule: &FaultRule| match rule.kind {
+            Some(of) => Some(of) == kind && (rule.form == RequestForm::Any || rule.form == form),
+            None => {
+                rule.form == form
+                    || (rule.form == RequestForm::Any && !matches!(form, RequestForm::Event | RequestForm::Other))
+            }
         };
         let (rule, random) = self.rules.iter_mut().find(|(rule, _)| fits(rule))?;
         if rule.times != usize::MAX {
             rule.times -= 1;
         }
         Some(match rule.action {
-            Action::CutRandom { below, .. } => Action::CutAfter { bytes: next_random(random, below) },
+            FaultAction::CutRandom { below, .. } => FaultAction::CutAfter { bytes: next_random(random, below) },
             ref action => action.clone(),
         })
     }

@@ -21,10 +21,10 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::connection::{Connection, Socket};
+use super::connection::{Connection, SharedSocket};
 use super::exchange::exchange;
 use super::pending::{self, Pieces};
-use super::request::Head;
+use super::request::RequestHead;
 use super::{ServerState, locked};
 
 /// ALPN protocol name of HTTP/2.
@@ -57,7 +57,7 @@ struct CountedReads<'a> {
 // === impl Shaken ===
 
 /// Makes a TLS handshake that offers HTTP/2, too. Called within the runtime of [`run`].
-async fn shake(socket: &Socket, tls: Arc<ServerConfig>) -> io::Result<Shaken> {
+async fn shake(socket: &SharedSocket, tls: Arc<ServerConfig>) -> io::Result<Shaken> {
     let stream = socket.0.try_clone()?;
     stream.set_nonblocking(true)?;
     let tls = TlsAcceptor::from(tls).accept(TcpStream::from_std(stream)?).await?;
@@ -73,7 +73,7 @@ async fn shake(socket: &Socket, tls: Arc<ServerConfig>) -> io::Result<Shaken> {
 pub(super) fn run(
     shared: &Arc<ServerState>,
     number: u64,
-    socket: &Socket,
+    socket: &SharedSocket,
     tls: Arc<ServerConfig>,
     orders: watch::Receiver<Order>,
 ) -> io::Result<Option<ServerConnection>> {
@@ -145,7 +145,7 @@ async fn answer(
     let host = parts.uri.authority().map(|authority| ("host".to_owned(), authority.to_string()));
     let fields = parts.headers.iter();
     let fields = fields.map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()));
-    let head = Head {
+    let head = RequestHead {
         method: parts.method.to_string(),
         target: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
         headers: host.into_iter().chain(fields).collect(),

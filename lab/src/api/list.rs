@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use ferry_api::object::Kind;
 
-use super::body::Body;
+use super::body::ChunkedBody;
 use super::entry::{Damage, StoredObject};
 use super::exchange::{Encoding, Exchange, failure};
-use super::fault::Action;
+use super::fault::FaultAction;
 use super::selector::Selector;
 use super::store::Snapshot;
-use crate::wire::{self, Status};
+use crate::wire::{self, ApiStatus};
 
 /// Bytes that are neither a list item nor a watch frame.
 pub(super) const GARBAGE: &[u8] = &[0xff; 16];
@@ -24,7 +24,7 @@ const ENDLESS: &str = "endless-";
 const FOREVER: usize = 1 << 40;
 
 /// One page of a list.
-struct Page {
+struct ListPage {
     version: u64,
     token: String,
     remaining: Option<usize>,
@@ -50,7 +50,7 @@ impl Exchange<'_> {
         let (encoding, action) = (self.encoding, self.action.clone());
         let Some(mut body) = self.begin(false)? else { return Ok(()) };
         match action {
-            Some(Action::Endless) => {
+            Some(FaultAction::Endless) => {
                 body.content(&list_head(encoding, kind, &page, FOREVER))?;
                 let mut template = Template::new(kind, page.entries.first());
                 for number in 0_u64.. {
@@ -58,7 +58,7 @@ impl Exchange<'_> {
                 }
                 Ok(())
             }
-            Some(Action::EndlessObject) => {
+            Some(FaultAction::EndlessObject) => {
                 body.content(&list_head(encoding, kind, &page, FOREVER))?;
                 body.content(&match encoding {
                     Encoding::Json => br#"{"metadata":{"name":"endless","annotations":{"a":""#.to_vec(),
@@ -81,24 +81,24 @@ impl Exchange<'_> {
         }
     }
 
-    pub(super) fn selector(&self, kind: Kind) -> Result<Selector, Status> {
+    pub(super) fn selector(&self, kind: Kind) -> Result<Selector, ApiStatus> {
         let parameter = |name| self.seen.parameter(name).unwrap_or_default();
         let fields = match self.seen.namespace.as_str() {
             "" => parameter("fieldSelector").to_owned(),
             namespace => format!("{},metadata.namespace={namespace}", parameter("fieldSelector")),
         };
         Selector::parse(kind, parameter("labelSelector"), &fields)
-            .map_err(|message| Status { message, ..failure(400, self.seen, "") })
+            .map_err(|message| ApiStatus { message, ..failure(400, self.seen, "") })
     }
 
-    fn page(&self, kind: Kind) -> Result<Page, Status> {
+    fn page(&self, kind: Kind) -> Result<ListPage, ApiStatus> {
         let selector = self.selector(kind)?;
         let parameter = |name| self.seen.parameter(name).filter(|value| !value.is_empty());
-        let bad = |what: &str| Status { message: format!("invalid {what}"), ..failure(400, self.seen, "") };
+        let bad = |what: &str| ApiStatus { message: format!("invalid {what}"), ..failure(400, self.seen, "") };
         let number = |name| parameter(name).map(|text| text.parse::<usize>().map_err(|_| bad(name))).transpose();
         let limit = number("limit")?.filter(|limit| *limit > 0);
         let mut store = self.server.store();
-        if let Some(Action::EndlessPages { items }) = self.action {
+        if let Some(FaultAction::EndlessPages { items }) = self.action {
             return Ok(endless_page(kind, items, parameter("continue"), store.list(kind, &selector)));
         }
         let (snapshot, first, kept) = match parameter("continue") {
@@ -106,7 +106,7 @@ impl Exchange<'_> {
                 let parts = token.split_once('-').and_then(|(id, at)| Some((id.parse().ok()?, at.parse().ok()?)));
                 let message = "The provided continue parameter is too old to display a consistent list result. \
                                You can start a new list without the continue parameter.";
-                let expired = || Status { message: message.to_owned(), ..failure(410, self.seen, "") };
+                let expired = || ApiStatus { message: message.to_owned(), ..failure(410, self.seen, "") };
                 let (id, at): (u64, usize) = parts.ok_or_else(expired)?;
                 (store.kept(id).ok_or_else(expired)?, at, Some(id))
             }
@@ -128,7 +128,7 @@ impl Exchange<'_> {
             let id = kept.unwrap_or_else(|| store.keep(snapshot));
             format!("{id}-{end}")
         };
-        Ok(Page { version, token, remaining: (remaining > 0).then_some(remaining), entries })
+        Ok(ListPage { version, token, remaining: (remaining > 0).then_some(remaining), entries })
     }
 
     /// A single object as a response body.
@@ -167,7 +167,7 @@ impl Template {
 }
 
 /// Writes endless content, until the client closes the connection.
-pub(super) fn endless(body: &mut Body<'_>) -> io::Result<()> {
+pub(super) fn endless(body: &mut ChunkedBody<'_>) -> io::Result<()> {
     let bytes = vec![b'a'; 16 * 1024];
     loop {
         body.content(&bytes)?;
@@ -175,8 +175,8 @@ pub(super) fn endless(body: &mut Body<'_>) -> io::Result<()> {
 }
 
 /// The failure of a request for a resourceVersion that is newer than the server's.
-pub(super) fn too_large(asked: u64, version: u64, status: Status) -> Status {
-    Status {
+pub(super) fn too_large(asked: u64, version: u64, status: ApiStatus) -> ApiStatus {
+    ApiStatus {
         message: format!("Too large resource version: {asked}, current: {version}"),
         retry_after_seconds: Some(1),
         ..status
@@ -196,7 +196,7 @@ pub(super) fn enveloped(entry: &StoredObject) -> Vec<u8> {
     wire::envelope(wire::api_version(entry.kind), &entry.kind.to_string(), &entry.protobuf)
 }
 
-fn list_head(encoding: Encoding, kind: Kind, page: &Page, bytes: usize) -> Vec<u8> {
+fn list_head(encoding: Encoding, kind: Kind, page: &ListPage, bytes: usize) -> Vec<u8> {
     let version = wire::api_version(kind);
     match encoding {
         Encoding::Json => {
@@ -219,13 +219,13 @@ fn list_head(encoding: Encoding, kind: Kind, page: &Page, bytes: usize) -> Vec<u
 }
 
 /// The encoded items of a page, with the fault applied to them.
-fn items(encoding: Encoding, entries: &[Arc<StoredObject>], action: Option<&Action>) -> Vec<Vec<u8>> {
+fn items(encoding: Encoding, entries: &[Arc<StoredObject>], action: Option<&FaultAction>) -> Vec<Vec<u8>> {
     let encoded = entries.iter().enumerate().map(|(number, entry)| match action {
-        Some(Action::BrokenObject) if number == 0 => item(encoding, &entry.damaged(Damage::Content), true),
-        Some(Action::BrokenName) if number == 0 => item(encoding, &entry.damaged(Damage::Everything), true),
+        Some(FaultAction::BrokenObject) if number == 0 => item(encoding, &entry.damaged(Damage::Content), true),
+        Some(FaultAction::BrokenName) if number == 0 => item(encoding, &entry.damaged(Damage::Everything), true),
         _ => item(encoding, entry, number == 0),
     });
-    let Some(Action::BrokenFrame { after }) = action else { return encoded.collect() };
+    let Some(FaultAction::BrokenFrame { after }) = action else { return encoded.collect() };
     let garbage = match encoding {
         Encoding::Json => GARBAGE_JSON,
         Encoding::Protobuf => GARBAGE,
@@ -242,10 +242,10 @@ fn item(encoding: Encoding, entry: &StoredObject, first: bool) -> Vec<u8> {
     out
 }
 
-fn endless_page(kind: Kind, items: usize, token: Option<&str>, like: Snapshot) -> Page {
+fn endless_page(kind: Kind, items: usize, token: Option<&str>, like: Snapshot) -> ListPage {
     let page: usize = token.and_then(|token| token.strip_prefix(ENDLESS)?.parse().ok()).unwrap_or(0);
     let mut template = Template::new(kind, like.entries.first());
     template.next = page * items;
     let entries = (0..items).map(|_| Arc::new(template.next().at(like.version))).collect();
-    Page { version: like.version, token: format!("{ENDLESS}{}", page + 1), remaining: None, entries }
+    ListPage { version: like.version, token: format!("{ENDLESS}{}", page + 1), remaining: None, entries }
 }

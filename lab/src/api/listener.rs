@@ -13,14 +13,14 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use socket2::{Domain, Socket as RawSocket, Type};
 use tokio::sync::watch;
 
-use super::connection::{Connection, Socket, drain};
+use super::connection::{Connection, SharedSocket, drain};
 use super::exchange::exchange;
 use super::fault::Welcome;
 use super::http2::{self, Order};
 use super::{ServerState, locked};
 
 /// Accepts connections until stopped, and again after a resume.
-pub(super) struct Listener {
+pub(super) struct ApiListener {
     control: Arc<Control>,
     acceptor: Option<JoinHandle<()>>,
 }
@@ -37,7 +37,7 @@ struct Control {
 
 /// An open connection.
 struct OpenConnection {
-    socket: Socket,
+    socket: SharedSocket,
     orders: watch::Sender<Order>,
 }
 
@@ -48,9 +48,9 @@ enum ListenState {
     Ended,
 }
 
-// === impl Listener ===
+// === impl ApiListener ===
 
-impl Listener {
+impl ApiListener {
     pub(super) fn start(address: SocketAddr, shared: Arc<ServerState>) -> Self {
         // Reserves the port without listening while the server is stopped.
         let reserved = RawSocket::new(Domain::for_address(address), Type::STREAM, None).expect("a socket");
@@ -111,7 +111,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for ApiListener {
     fn drop(&mut self) {
         self.control.become_state(ListenState::Ended);
         self.cut();
@@ -177,7 +177,7 @@ fn accept_all(control: &Arc<Control>, shared: &Arc<ServerState>, first: TcpListe
             listener = Some(TcpListener::bind(control.address).expect("listening again"));
         }
     }
-    // `Listener::drop` cuts the connections next.
+    // `ApiListener::drop` cuts the connections next.
     drop(over);
     for thread in threads {
         // Its panic was printed already.
@@ -205,7 +205,7 @@ fn accept_while_listening(
         // The client may have closed the connection since.
         let Ok((stream, _)) = listener.accept() else { continue };
         let number = control.accepted.fetch_add(1, Ordering::Relaxed) + 1;
-        let socket = Socket(Arc::new(stream));
+        let socket = SharedSocket(Arc::new(stream));
         let (orders, ordered) = watch::channel(Order::Serve);
         locked(&control.open).insert(number, OpenConnection { socket: socket.clone(), orders });
         let (control, shared) = (Arc::clone(control), Arc::clone(shared));
@@ -219,7 +219,12 @@ fn accept_while_listening(
     }
 }
 
-fn serve(shared: &Arc<ServerState>, number: u64, socket: &Socket, orders: watch::Receiver<Order>) -> io::Result<()> {
+fn serve(
+    shared: &Arc<ServerState>,
+    number: u64,
+    socket: &SharedSocket,
+    orders: watch::Receiver<Order>,
+) -> io::Result<()> {
     socket.0.set_nodelay(true)?;
     let welcome = locked(&shared.script).next_welcome();
     match welcome {

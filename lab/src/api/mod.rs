@@ -33,17 +33,17 @@ use serde_json::Value;
 
 pub use authority::{Authority, Identity, Validity};
 pub use entry::{ApiObject, Damage};
-pub use fault::{Action, Form, Rule, Welcome};
-pub use request::Seen;
+pub use fault::{FaultAction, FaultRule, RequestForm, Welcome};
+pub use request::RecordedRequest;
 
 use connection::Connection;
 use entry::Draft;
 use fault::Script;
-use listener::Listener;
+use listener::ApiListener;
 use store::Store;
 
 /// Configuration of a server.
-pub struct Options {
+pub struct ApiServerOptions {
     /// its certificate; plain HTTP without
     pub tls: Option<Identity>,
     /// client certificates of this authority are accepted
@@ -71,7 +71,7 @@ pub struct Options {
 /// A running server. Its threads end when it is dropped.
 pub struct ApiServer {
     shared: Arc<ServerState>,
-    listener: Listener,
+    listener: ApiListener,
 }
 
 /// Times of sending a change to a watch, for latency measurements.
@@ -87,10 +87,10 @@ pub struct Delivery {
 
 /// State shared by the server's threads.
 struct ServerState {
-    options: Options,
+    options: ApiServerOptions,
     store: Mutex<Store>,
     script: Mutex<Script>,
-    requests: Mutex<Vec<Seen>>,
+    requests: Mutex<Vec<RecordedRequest>>,
     token: Mutex<Option<String>>,
     tls: Mutex<Option<(Identity, Arc<rustls::ServerConfig>)>>,
     last_delivery: Mutex<Option<Delivery>>,
@@ -99,9 +99,9 @@ struct ServerState {
     heard: AtomicU64,
 }
 
-// === impl Options ===
+// === impl ApiServerOptions ===
 
-impl Default for Options {
+impl Default for ApiServerOptions {
     fn default() -> Self {
         Self {
             tls: None,
@@ -119,7 +119,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl ApiServerOptions {
     /// TLS with a certificate for 127.0.0.1 and localhost, signed by a new authority, and a token.
     pub fn secure() -> Self {
         let server = Authority::new("lab").server(&["127.0.0.1", "localhost"], Validity::Now);
@@ -131,7 +131,7 @@ impl Options {
 
 impl ApiServer {
     /// Starts a server in the network namespace of the calling thread.
-    pub fn start(options: Options) -> Self {
+    pub fn start(options: ApiServerOptions) -> Self {
         let tls = options.tls.clone().map(|identity| with_config(identity, &options));
         let listen = options.listen;
         let shared = Arc::new(ServerState {
@@ -145,7 +145,7 @@ impl ApiServer {
             events: Mutex::default(),
             heard: AtomicU64::new(0),
         });
-        Self { listener: Listener::start(listen, Arc::clone(&shared)), shared }
+        Self { listener: ApiListener::start(listen, Arc::clone(&shared)), shared }
     }
 
     /// Listening address.
@@ -249,7 +249,7 @@ impl ApiServer {
     }
 
     /// Adds a fault of the next matching requests.
-    pub fn script(&self, rule: Rule) {
+    pub fn script(&self, rule: FaultRule) {
         locked(&self.shared.script).add(rule);
     }
 
@@ -264,7 +264,7 @@ impl ApiServer {
     }
 
     /// All requests so far.
-    pub fn requests(&self) -> Vec<Seen> {
+    pub fn requests(&self) -> Vec<RecordedRequest> {
         locked(&self.shared.requests).clone()
     }
 
@@ -358,7 +358,7 @@ impl ServerState {
     }
 
     /// True if the request is authenticated.
-    fn admits(&self, connection: &Connection, seen: &Seen) -> bool {
+    fn admits(&self, connection: &Connection, seen: &RecordedRequest) -> bool {
         let token = locked(&self.token);
         let bearer = seen.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
         let everybody = token.is_none() && self.options.clients.is_none();
@@ -371,7 +371,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn with_config(identity: Identity, options: &Options) -> (Identity, Arc<rustls::ServerConfig>) {
+fn with_config(identity: Identity, options: &ApiServerOptions) -> (Identity, Arc<rustls::ServerConfig>) {
     let config = authority::server_config(&identity, options.clients.as_ref(), options.http2);
     (identity, Arc::new(config))
 }

@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use ferry_api::object::Kind;
 
-use super::fault::Form;
+use super::fault::RequestForm;
 
 /// The head of a request.
 #[derive(Clone, Debug)]
-pub(super) struct Head {
+pub(super) struct RequestHead {
     pub(super) method: String,
     /// path and query, verbatim
     pub(super) target: String,
@@ -17,11 +17,11 @@ pub(super) struct Head {
 
 /// A recorded request.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct RecordedRequest {
     /// GET …
     pub method: String,
     /// form of the request
-    pub form: Form,
+    pub form: RequestForm,
     /// kind of the requested objects, if known
     pub kind: Option<Kind>,
     /// the namespace of the requested objects; blank for all namespaces
@@ -74,7 +74,7 @@ pub(super) fn group(kind: Kind) -> &'static str {
 }
 
 /// Parses a head.
-pub(super) fn parse(bytes: &[u8]) -> Option<Head> {
+pub(super) fn parse(bytes: &[u8]) -> Option<RequestHead> {
     let text = std::str::from_utf8(bytes).ok()?;
     let mut lines = text.split("\r\n");
     let mut first = lines.next()?.split(' ');
@@ -86,12 +86,12 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Head> {
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
         .collect();
-    Some(Head { method, target, headers })
+    Some(RequestHead { method, target, headers })
 }
 
-// === impl Head ===
+// === impl RequestHead ===
 
-impl Head {
+impl RequestHead {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         find(&self.headers, name)
     }
@@ -125,7 +125,7 @@ impl Head {
         }
     }
 
-    pub(super) fn seen(self, route: &Route, connection: u64) -> Seen {
+    pub(super) fn seen(self, route: &Route, connection: u64) -> RecordedRequest {
         let query = self.target.split_once('?').map_or("", |(_, query)| query);
         let pairs = query.split('&').filter(|pair| !pair.is_empty());
         let parameters: Vec<_> = pairs
@@ -134,15 +134,15 @@ impl Head {
             .collect();
         let is = |name: &str| matches!(find(&parameters, name), Some("true" | "1"));
         let (kind, form) = match route {
-            Route::List(kind, _) if is("watch") && is("sendInitialEvents") => (Some(*kind), Form::StreamingList),
-            Route::List(kind, _) if is("watch") => (Some(*kind), Form::Watch),
-            Route::List(kind, _) => (Some(*kind), Form::List),
-            Route::Object(kind, _) => (Some(*kind), Form::Other),
-            Route::Events { .. } => (None, Form::Event),
-            Route::Version | Route::Nothing => (None, Form::Other),
+            Route::List(kind, _) if is("watch") && is("sendInitialEvents") => (Some(*kind), RequestForm::StreamingList),
+            Route::List(kind, _) if is("watch") => (Some(*kind), RequestForm::Watch),
+            Route::List(kind, _) => (Some(*kind), RequestForm::List),
+            Route::Object(kind, _) => (Some(*kind), RequestForm::Other),
+            Route::Events { .. } => (None, RequestForm::Event),
+            Route::Version | Route::Nothing => (None, RequestForm::Other),
         };
         let namespace = if let Route::List(_, namespace) = route { namespace.clone() } else { String::new() };
-        Seen {
+        RecordedRequest {
             namespace,
             method: self.method,
             form,
@@ -156,9 +156,9 @@ impl Head {
     }
 }
 
-// === impl Seen ===
+// === impl RecordedRequest ===
 
-impl Seen {
+impl RecordedRequest {
     /// A query parameter, decoded.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         find(&self.parameters, name)

@@ -117,7 +117,7 @@ fn eventually(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 fn three() -> ApiServer {
-    let server = ApiServer::start(Options::default());
+    let server = ApiServer::start(ApiServerOptions::default());
     for (name, address) in [("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3")] {
         server.put(&service(name, "", address));
     }
@@ -143,7 +143,7 @@ fn pages_are_of_one_moment_and_expire() {
     assert!(String::from_utf8_lossy(&reply.body).contains("Expired"));
     assert_eq!(server.connections(), 1, "all on one connection");
     let seen = server.requests();
-    assert_eq!((seen.len(), seen[0].parameter("limit"), seen[2].form), (3, Some("2"), Form::List));
+    assert_eq!((seen.len(), seen[0].parameter("limit"), seen[2].form), (3, Some("2"), RequestForm::List));
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_streaming_list_ends_with_its_bookmark_and_goes_on() {
 
 #[test]
 fn what_leaves_a_selector_is_deleted() {
-    let server = ApiServer::start(Options::default());
+    let server = ApiServer::start(ApiServerOptions::default());
     let path = format!(
         "/api/v1/services?{STREAMING}&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name&fieldSelector=spec.clusterIP%21%3DNone"
     );
@@ -195,7 +195,7 @@ fn what_leaves_a_selector_is_deleted() {
 
 #[test]
 fn nodes_are_selected_by_name() {
-    let server = ApiServer::start(Options::default());
+    let server = ApiServer::start(ApiServerOptions::default());
     server.load([
         objects::node("node-a", Ipv4Addr::LOCALHOST, "zone-0"),
         objects::node("node-b", Ipv4Addr::LOCALHOST, "zone-0"),
@@ -209,7 +209,7 @@ fn nodes_are_selected_by_name() {
 #[test]
 fn a_watch_begins_after_its_version_or_gets_410_gone() {
     for gone_as_status in [false, true] {
-        let server = ApiServer::start(Options { gone_as_status, ..Options::default() });
+        let server = ApiServer::start(ApiServerOptions { gone_as_status, ..ApiServerOptions::default() });
         let version = server.put(&service("a", "", "10.0.0.1"));
         server.put(&service("b", "", "10.0.0.2"));
         let path = format!("/api/v1/services?watch=true&resourceVersion={version}&timeoutSeconds=1");
@@ -242,7 +242,7 @@ fn both_encodings_say_the_same() {
     let reply = Client::connect(&server).get("/apis/none.example/v1/things", accept);
     assert_eq!((reply.code, &reply.body[..4]), (404, &b"k8s\0"[..]));
     assert_eq!(Client::connect(&server).get("/api/v1/services", "text/html").code, 406);
-    let server = ApiServer::start(Options { protobuf: false, ..Options::default() });
+    let server = ApiServer::start(ApiServerOptions { protobuf: false, ..ApiServerOptions::default() });
     let reply = Client::connect(&server).get("/api/v1/services", accept);
     assert_eq!(header(&reply.headers, "content-type"), Some("application/json"));
 }
@@ -282,8 +282,8 @@ fn events_in_json_are_kept_and_patched() {
     assert_eq!(send("PATCH", "/a.1", merge, r#"{"series":{"count":2}}"#), 200);
     assert_eq!(send("PATCH", "/a.1", "text/plain", "{}"), 415);
     assert_eq!(send("POST", "", "application/json", "{"), 400);
-    server.script(Rule::new(1, Action::status(503)));
-    server.script(Rule { form: Form::Event, ..Rule::new(1, Action::status(403)) });
+    server.script(FaultRule::new(1, FaultAction::status(503)));
+    server.script(FaultRule { form: RequestForm::Event, ..FaultRule::new(1, FaultAction::status(403)) });
     assert_eq!(send("POST", "", "application/json", event), 403, "the other rule is of objects");
     let kept = server.events();
     assert_eq!(kept.len(), 1);
@@ -295,7 +295,7 @@ fn a_list_is_cut_at_every_byte() {
     let server = three();
     let whole = Client::connect(&server).get("/api/v1/services", "application/json").body;
     for bytes in (0..whole.len()).step_by(7) {
-        server.script(Rule::new(1, Action::CutAfter { bytes }));
+        server.script(FaultRule::new(1, FaultAction::CutAfter { bytes }));
         let mut client = Client::connect(&server);
         client.ask("/api/v1/services", "application/json");
         client.head();
@@ -303,7 +303,7 @@ fn a_list_is_cut_at_every_byte() {
         client.reader.read_to_end(&mut rest).expect("an end");
         assert_eq!(rest.len(), bytes);
     }
-    server.script(Rule::new(1, Action::ResetAfter { bytes: 5 }));
+    server.script(FaultRule::new(1, FaultAction::ResetAfter { bytes: 5 }));
     let mut client = Client::connect(&server);
     client.ask("/api/v1/services", "application/json");
     let mut rest = Vec::new();
@@ -313,9 +313,9 @@ fn a_list_is_cut_at_every_byte() {
 #[test]
 fn rules_are_used_up_in_order() {
     let server = three();
-    server.script(Rule::new(1, Action::status(503)).kind(Kind::Node));
-    server.script(Rule::new(2, Action::Throttle { header: Some(7), details: None }).form(Form::List));
-    server.script(Rule::new(1, Action::ErrorEvent { code: 500, after: 1 }));
+    server.script(FaultRule::new(1, FaultAction::status(503)).kind(Kind::Node));
+    server.script(FaultRule::new(2, FaultAction::Throttle { header: Some(7), details: None }).form(RequestForm::List));
+    server.script(FaultRule::new(1, FaultAction::ErrorEvent { code: 500, after: 1 }));
     let mut client = Client::connect(&server);
     for _ in 0..2 {
         let reply = client.get("/api/v1/services", "*/*");
@@ -334,10 +334,12 @@ fn rules_are_used_up_in_order() {
 #[test]
 fn silences() {
     let server = three();
-    for (action, code) in
-        [(Action::NoAnswer, None), (Action::Silence, Some(200)), (Action::StallAfter { bytes: 9 }, Some(200))]
-    {
-        server.script(Rule::new(1, action));
+    for (action, code) in [
+        (FaultAction::NoAnswer, None),
+        (FaultAction::Silence, Some(200)),
+        (FaultAction::StallAfter { bytes: 9 }, Some(200)),
+    ] {
+        server.script(FaultRule::new(1, action));
         let mut client = Client::connect(&server);
         client.reader.get_ref().set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
         client.ask("/api/v1/services", "*/*");
@@ -357,8 +359,8 @@ fn compressed_bodies_unpack_to_the_same() {
     let server = three();
     let mut client = Client::connect(&server);
     let plain = client.get("/api/v1/services", "*/*").body;
-    for action in [Action::Gzip, Action::GzipMembers] {
-        server.script(Rule::new(1, action));
+    for action in [FaultAction::Gzip, FaultAction::GzipMembers] {
+        server.script(FaultRule::new(1, action));
         let reply = client.get("/api/v1/services", "*/*");
         assert_eq!(header(&reply.headers, "content-encoding"), Some("gzip"));
         let mut unpacked = Vec::new();
@@ -371,25 +373,25 @@ fn compressed_bodies_unpack_to_the_same() {
 fn bodies_are_what_the_script_says() {
     let server = three();
     let whole = Client::connect(&server).get("/api/v1/services", "*/*").body;
-    let body = |action: Action| {
-        server.script(Rule::new(1, action));
+    let body = |action: FaultAction| {
+        server.script(FaultRule::new(1, action));
         let reply = Client::connect(&server).get("/api/v1/services", "*/*");
         assert_eq!(reply.code, 200);
         (reply.headers, reply.body)
     };
-    assert_eq!(body(Action::Raw(b"any bytes".to_vec())).1, b"any bytes");
-    assert_eq!(body(Action::EndAfter { bytes: 300 }).1, whole[..300]);
-    assert_eq!(body(Action::Slow { bytes: 100, pause: Duration::from_millis(1) }).1, whole);
-    assert_eq!(body(Action::Delay(Duration::from_millis(1))).1, whole);
-    let (headers, bytes) = body(Action::ContentType("text/html".to_owned()));
+    assert_eq!(body(FaultAction::Raw(b"any bytes".to_vec())).1, b"any bytes");
+    assert_eq!(body(FaultAction::EndAfter { bytes: 300 }).1, whole[..300]);
+    assert_eq!(body(FaultAction::Slow { bytes: 100, pause: Duration::from_millis(1) }).1, whole);
+    assert_eq!(body(FaultAction::Delay(Duration::from_millis(1))).1, whole);
+    let (headers, bytes) = body(FaultAction::ContentType("text/html".to_owned()));
     assert_eq!((header(&headers, "content-type"), bytes), (Some("text/html"), whole.clone()));
-    let garbage = body(Action::BrokenFrame { after: 1 }).1;
+    let garbage = body(FaultAction::BrokenFrame { after: 1 }).1;
     assert!(serde_json::from_slice::<Value>(&garbage).is_err());
-    let bomb = body(Action::GzipBomb { bytes: 3_000_000 }).1;
+    let bomb = body(FaultAction::GzipBomb { bytes: 3_000_000 }).1;
     let mut unpacked = Vec::new();
     flate2::read::GzDecoder::new(&*bomb).read_to_end(&mut unpacked).expect("gzip");
     assert!(unpacked.len() == 3_000_000 && bomb.len() < 30_000, "{} of {}", bomb.len(), unpacked.len());
-    server.script(Rule::new(1, Action::CutHead { bytes: 20 }));
+    server.script(FaultRule::new(1, FaultAction::CutHead { bytes: 20 }));
     let mut client = Client::connect(&server);
     client.ask("/api/v1/services", "*/*");
     let mut rest = Vec::new();
@@ -401,7 +403,7 @@ fn bodies_are_what_the_script_says() {
 fn random_cuts_differ_and_come_again_with_their_seed() {
     let server = three();
     let lengths = || {
-        server.script(Rule::new(4, Action::CutRandom { seed: 7, below: 200 }));
+        server.script(FaultRule::new(4, FaultAction::CutRandom { seed: 7, below: 200 }));
         let lengths = std::array::from_fn::<_, 4, _>(|_| {
             let mut client = Client::connect(&server);
             client.ask("/api/v1/services", "*/*");
@@ -419,7 +421,7 @@ fn random_cuts_differ_and_come_again_with_their_seed() {
 #[test]
 fn damage_stays_within_its_object() {
     let server = three();
-    server.script(Rule::new(1, Action::BrokenObject));
+    server.script(FaultRule::new(1, FaultAction::BrokenObject));
     let list = Client::connect(&server).json("/api/v1/services");
     assert_eq!((names(&list), &list["items"][0]["spec"]), (vec!["a", "b", "c"], &"damaged".into()));
     server.put_damaged(&service("b", "", "10.0.0.2"), Damage::Everything);
@@ -437,13 +439,13 @@ fn damage_stays_within_its_object() {
 #[test]
 fn what_never_ends_goes_on() {
     let server = three();
-    server.script(Rule::new(1, Action::Endless));
+    server.script(FaultRule::new(1, FaultAction::Endless));
     let mut client = Client::connect(&server);
     client.ask("/api/v1/services", "application/vnd.kubernetes.protobuf");
     client.head();
     let last = std::iter::from_fn(|| client.chunk()).nth(5000).expect("many");
     assert!(String::from_utf8_lossy(&last).contains("endless-00004999"));
-    server.script(Rule::new(3, Action::EndlessPages { items: 1 }));
+    server.script(FaultRule::new(3, FaultAction::EndlessPages { items: 1 }));
     let mut client = Client::connect(&server);
     let mut token = String::new();
     for number in 0..3 {
@@ -476,11 +478,11 @@ fn a_stopped_server_refuses_and_comes_back() {
 #[test]
 fn tls_and_credentials() {
     let authority = Authority::new("servers");
-    let server = ApiServer::start(Options {
+    let server = ApiServer::start(ApiServerOptions {
         tls: Some(authority.server(&["127.0.0.1"], Validity::Now)),
         clients: Some(Authority::new("clients")),
         token: Some("good".to_owned()),
-        ..Options::default()
+        ..ApiServerOptions::default()
     });
     server.put(&service("a", "", "10.0.0.1"));
     let status = |trusted: &Authority, token: &str, identity: Option<Identity>| {
@@ -531,10 +533,10 @@ fn tls_status(server: &ApiServer, root: &[u8], token: &str, identity: Option<Ide
 
 #[test]
 fn objects_come_as_builders_make_them() {
-    let server = ApiServer::start(Options::default());
+    let server = ApiServer::start(ApiServerOptions::default());
     server.load(objects::services(3));
     server.load([objects::service_cidr("kubernetes", &["10.96.0.0/12"])]);
-    let manifests = crate::Manifests::new().with(crate::Service::new("web", 7), &[crate::Place::PodA]);
+    let manifests = crate::Manifests::new().with(crate::TestService::new("web", 7), &[crate::LabMachine::PodA]);
     server.put(&manifests.to_string());
     let mut client = Client::connect(&server);
     assert_eq!(names(&client.json("/api/v1/services")), ["service-0", "service-1", "service-2", "web"]);

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use ferry_api::object::Kind;
 
-use super::body::Body;
+use super::body::ChunkedBody;
 use super::connection::{Wake, drain};
 use super::entry::{Damage, StoredObject};
 use super::exchange::{Encoding, Exchange, failure};
-use super::fault::{Action, Form};
+use super::fault::{FaultAction, RequestForm};
 use super::list::{GARBAGE, GARBAGE_JSON, Template, endless, enveloped, too_large, typed_json};
 use super::selector::Selector;
 use super::store::Verb;
 use super::{Delivery, ServerState, locked};
-use crate::wire::{self, Status};
+use crate::wire::{self, ApiStatus};
 
 /// Duration of a watch without timeoutSeconds.
 const UNASKED_TIMEOUT: Duration = Duration::from_mins(30);
@@ -38,13 +38,13 @@ struct WatchStart {
 
 /// An open watch.
 struct OpenWatch<'a> {
-    body: Body<'a>,
+    body: ChunkedBody<'a>,
     kind: Kind,
     encoding: Encoding,
-    action: Option<&'a Action>,
+    action: Option<&'a FaultAction>,
     events: usize,
     /// the Status of a scripted ERROR event
-    error: Status,
+    error: ApiStatus,
 }
 
 /// State of a watch after an event.
@@ -84,11 +84,11 @@ impl Exchange<'_> {
         };
         let (server, seen, encoding) = (self.server, self.seen, self.encoding);
         let action = self.action.clone();
-        let code = if let Some(Action::ErrorEvent { code, .. }) = action { code } else { 500 };
+        let code = if let Some(FaultAction::ErrorEvent { code, .. }) = action { code } else { 500 };
         let error = failure(code, seen, "lab");
         let Some(body) = self.begin(true)? else { return Ok(()) };
         let mut watch = OpenWatch { body, kind, encoding, action: action.as_ref(), events: 0, error };
-        let streaming = seen.form == Form::StreamingList;
+        let streaming = seen.form == RequestForm::StreamingList;
         if watch.open(&start, streaming)? == Continuation::Goes {
             let timeout = seen.parameter("timeoutSeconds").and_then(|text| text.parse().ok());
             let deadline = Instant::now() + timeout.map_or(UNASKED_TIMEOUT, Duration::from_secs);
@@ -98,15 +98,15 @@ impl Exchange<'_> {
         watch.body.end()
     }
 
-    fn start(&self, kind: Kind, selector: &Selector) -> Result<WatchStart, Status> {
+    fn start(&self, kind: Kind, selector: &Selector) -> Result<WatchStart, ApiStatus> {
         let parameter = |name| self.seen.parameter(name).filter(|value| !value.is_empty());
-        let say = |code, message: &str| Status { message: message.to_owned(), ..failure(code, self.seen, "") };
+        let say = |code, message: &str| ApiStatus { message: message.to_owned(), ..failure(code, self.seen, "") };
         let version = match parameter("resourceVersion").unwrap_or("0").parse::<u64>() {
             Ok(version) => version,
             Err(error) => return Err(say(400, &format!("invalid resource version: {error}"))),
         };
         let store = self.server.store();
-        if self.seen.form == Form::StreamingList {
+        if self.seen.form == RequestForm::StreamingList {
             if !self.server.options.streaming_lists {
                 let message = "ListOptions.meta.k8s.io \"\" is invalid: sendInitialEvents: Forbidden: sendInitialEvents \
                                is forbidden for watch unless the WatchList feature gate is enabled";
@@ -121,7 +121,7 @@ impl Exchange<'_> {
                 return Err(too_large(version, store.version(), failure(504, self.seen, "")));
             }
         }
-        if self.seen.form == Form::StreamingList || version == 0 {
+        if self.seen.form == RequestForm::StreamingList || version == 0 {
             let snapshot = store.list(kind, selector);
             return Ok(WatchStart { initial: snapshot.entries.to_vec(), after: snapshot.version });
         }
@@ -138,13 +138,13 @@ impl OpenWatch<'_> {
     /// Sends the initial events.
     fn open(&mut self, start: &WatchStart, streaming: bool) -> io::Result<Continuation> {
         match self.action {
-            Some(Action::Endless) => {
+            Some(FaultAction::Endless) => {
                 let mut template = Template::new(self.kind, start.initial.first());
                 loop {
                     self.body.content(&frame(self.encoding, "ADDED", template.next()))?;
                 }
             }
-            Some(Action::EndlessObject) => {
+            Some(FaultAction::EndlessObject) => {
                 self.body.content(match self.encoding {
                     Encoding::Json => br#"{"type":"ADDED","object":{"metadata":{"name":"endless","annotations":{"a":""#,
                     Encoding::Protobuf => &[0xff; 4],
@@ -190,7 +190,8 @@ impl OpenWatch<'_> {
                 Ok(changes) => changes,
                 Err(gone) => {
                     let message = format!("too old resource version: {after} ({})", gone.floor);
-                    let status = Status { code: 410, reason: "Expired".to_owned(), message, retry_after_seconds: None };
+                    let status =
+                        ApiStatus { code: 410, reason: "Expired".to_owned(), message, retry_after_seconds: None };
                     return self.body.content(&error_frame(self.encoding, &status));
                 }
             };
@@ -227,10 +228,10 @@ impl OpenWatch<'_> {
 
     fn event(&mut self, verb: &str, entry: &StoredObject) -> io::Result<Continuation> {
         let bytes = match self.action {
-            Some(Action::BrokenObject) if self.events == 0 => {
+            Some(FaultAction::BrokenObject) if self.events == 0 => {
                 frame(self.encoding, verb, &entry.damaged(Damage::Content))
             }
-            Some(Action::BrokenName) if self.events == 0 => {
+            Some(FaultAction::BrokenName) if self.events == 0 => {
                 frame(self.encoding, verb, &entry.damaged(Damage::Everything))
             }
             _ => frame(self.encoding, verb, entry),
@@ -243,11 +244,11 @@ impl OpenWatch<'_> {
     /// Applies the faults that occur after a number of events.
     fn fault_after_events(&mut self) -> io::Result<Continuation> {
         match self.action {
-            Some(Action::ErrorEvent { after, .. }) if *after == self.events => {
+            Some(FaultAction::ErrorEvent { after, .. }) if *after == self.events => {
                 self.body.content(&error_frame(self.encoding, &self.error))?;
                 Ok(Continuation::Ended)
             }
-            Some(Action::BrokenFrame { after }) if *after == self.events => {
+            Some(FaultAction::BrokenFrame { after }) if *after == self.events => {
                 let garbage = match self.encoding {
                     Encoding::Json => [GARBAGE_JSON, b"\n"].concat(),
                     // A valid length, but not an event.
@@ -288,7 +289,7 @@ fn json_frame(verb: &str, object: &[u8]) -> Vec<u8> {
     out
 }
 
-fn error_frame(encoding: Encoding, status: &Status) -> Vec<u8> {
+fn error_frame(encoding: Encoding, status: &ApiStatus) -> Vec<u8> {
     match encoding {
         Encoding::Json => json_frame("ERROR", &status.to_json()),
         Encoding::Protobuf => wire::watch_frame("ERROR", &status.to_protobuf()),

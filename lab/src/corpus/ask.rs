@@ -17,9 +17,9 @@ use socket2::Socket;
 use super::icmp;
 use super::server::socket;
 use super::terrain::{SourcePorts, Terrain};
-use crate::lab::Place;
+use crate::lab::LabMachine;
 use crate::patience::slowly;
-use crate::probe::{Answer, Outcome, sctp};
+use crate::probe::{ProbeAnswer, ProbeOutcome, sctp};
 
 /// Time without an answer that counts as silence.
 const SILENCE: Duration = Duration::from_millis(350);
@@ -38,7 +38,7 @@ const SCTP: u8 = 132;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask {
     /// the connecting machine
-    pub(super) from: Place,
+    pub(super) from: LabMachine,
     /// its source address
     pub(super) source: IpAddr,
     /// the destination
@@ -53,7 +53,7 @@ pub(super) struct Ask {
 struct Round<'a> {
     asks: &'a [Ask],
     ports: &'a SourcePorts,
-    outcomes: Vec<Option<Outcome>>,
+    outcomes: Vec<Option<ProbeOutcome>>,
     open: Vec<Option<Opened>>,
     events: OwnedFd,
     icmp: Vec<Socket>,
@@ -71,18 +71,19 @@ struct Opened {
 
 /// Makes all these connections and returns the outcome of each; `None` for those that were not started because too many
 /// others had no answer.
-pub(super) fn ask_all(terrain: &Terrain, asks: &[Ask]) -> Vec<Option<Outcome>> {
-    let mut outcomes: Vec<Option<Outcome>> = vec![None; asks.len()];
-    let parts = Place::ALL.map(|place| {
+pub(super) fn ask_all(terrain: &Terrain, asks: &[Ask]) -> Vec<Option<ProbeOutcome>> {
+    let mut outcomes: Vec<Option<ProbeOutcome>> = vec![None; asks.len()];
+    let parts = LabMachine::ALL.map(|place| {
         let mine = asks.iter().enumerate().filter(|(_, ask)| ask.from == place);
         mine.map(|(index, ask)| (index, *ask)).collect::<Vec<_>>()
     });
     std::thread::scope(|scope| {
-        let threads = Place::ALL.into_iter().zip(&parts).filter(|(_, part)| !part.is_empty()).map(|(place, part)| {
-            let asks: Vec<Ask> = part.iter().map(|(_, ask)| *ask).collect();
-            let ports = Arc::clone(terrain.source_ports(place));
-            (part, scope.spawn(move || terrain.host(place).run(move || Round::new(&asks, &ports).run())))
-        });
+        let threads =
+            LabMachine::ALL.into_iter().zip(&parts).filter(|(_, part)| !part.is_empty()).map(|(place, part)| {
+                let asks: Vec<Ask> = part.iter().map(|(_, ask)| *ask).collect();
+                let ports = Arc::clone(terrain.source_ports(place));
+                (part, scope.spawn(move || terrain.host(place).run(move || Round::new(&asks, &ports).run())))
+            });
         for (part, thread) in threads.collect::<Vec<_>>() {
             let found = thread.join().expect("connections end one way or another");
             for ((index, _), outcome) in part.iter().zip(found) {
@@ -114,7 +115,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn run(mut self) -> Vec<Option<Outcome>> {
+    fn run(mut self) -> Vec<Option<ProbeOutcome>> {
         let (silent, mut rest): (VecDeque<usize>, VecDeque<usize>) =
             (0..self.asks.len()).partition(|&at| self.asks[at].silent);
         silent.into_iter().for_each(|at| self.begin(at));
@@ -146,7 +147,7 @@ impl<'a> Round<'a> {
                 let over = now.duration_since(open.began) >= limit;
                 if over {
                     self.timeouts += usize::from(!silent);
-                    self.end(at, Outcome::Timeout);
+                    self.end(at, ProbeOutcome::Timeout);
                 }
                 !over
             });
@@ -175,7 +176,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn end(&mut self, at: usize, outcome: Outcome) {
+    fn end(&mut self, at: usize, outcome: ProbeOutcome) {
         self.open[at] = None;
         self.outcomes[at] = Some(outcome);
     }
@@ -198,20 +199,20 @@ impl<'a> Round<'a> {
         let Some(open) = &mut self.open[at] else { return };
         let outcome = match self.asks[at].protocol {
             Protocol::Tcp => match open.socket.read_to_end(&mut open.text) {
-                Ok(_) => Some(Answer::parse(&open.text)),
+                Ok(_) => Some(ProbeAnswer::parse(&open.text)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => None,
                 Err(error) => Some(failure(&error)),
             },
             Protocol::Udp => {
                 let mut text = [0; 256];
                 match open.socket.read(&mut text) {
-                    Ok(length) => Some(Answer::parse(&text[..length])),
+                    Ok(length) => Some(ProbeAnswer::parse(&text[..length])),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => None,
                     Err(error) => Some(failure(&error)),
                 }
             }
             Protocol::Sctp => match sctp::receive(&open.socket) {
-                Ok((packet, _)) => sctp::cookie(&packet, open.source_port).map(Answer::parse),
+                Ok((packet, _)) => sctp::cookie(&packet, open.source_port).map(ProbeAnswer::parse),
                 // refusals are read from the ICMP sockets, which show the port
                 Err(_) => None,
             },
@@ -235,7 +236,7 @@ impl<'a> Round<'a> {
                     && open.is_some_and(|open| open.source_port == source_port)
             };
             if let Some(at) = (0..self.asks.len()).find(about) {
-                self.end(at, Outcome::Refused);
+                self.end(at, ProbeOutcome::Refused);
             }
         }
     }
@@ -246,11 +247,11 @@ fn limit(silent: bool) -> Duration {
     if silent { SILENCE } else { slowly(PATIENCE) }
 }
 
-fn failure(error: &std::io::Error) -> Outcome {
+fn failure(error: &std::io::Error) -> ProbeOutcome {
     match error.kind() {
-        ErrorKind::ConnectionRefused => Outcome::Refused,
-        ErrorKind::ConnectionReset => Outcome::Reset,
-        _ => Outcome::Failed(error.to_string()),
+        ErrorKind::ConnectionRefused => ProbeOutcome::Refused,
+        ErrorKind::ConnectionReset => ProbeOutcome::Reset,
+        _ => ProbeOutcome::Failed(error.to_string()),
     }
 }
 

@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::server::transparent;
 use super::terrain::Terrain;
-use crate::lab::Place;
+use crate::lab::LabMachine;
 use crate::patience::slowly;
 
 /// Time limit for an answer: it arrives within a millisecond; the rest is for a machine under load.
@@ -35,7 +35,7 @@ pub(super) struct IcmpRefusal {
 #[derive(Clone, Copy)]
 pub(super) struct Ping {
     /// the sending machine
-    pub(super) from: Place,
+    pub(super) from: LabMachine,
     /// its source address
     pub(super) source: IpAddr,
     /// its destination
@@ -80,7 +80,7 @@ fn each_packet(sockets: &[Socket], each: &mut dyn FnMut(&[u8])) {
 /// Sends pings and returns the indexes of those that didn't get the expected answer.
 pub(super) fn unmet(terrain: &Terrain, pings: &[Ping]) -> BTreeSet<usize> {
     let mut open: BTreeSet<usize> = (0..pings.len()).collect();
-    for place in Place::ALL {
+    for place in LabMachine::ALL {
         let mine: Vec<(usize, Ping)> =
             pings.iter().copied().enumerate().filter(|(_, ping)| ping.from == place).collect();
         if !mine.is_empty() {

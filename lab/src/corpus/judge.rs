@@ -8,8 +8,8 @@ use ferry_model::{Snat, Verdict};
 
 use super::plan::Try;
 use super::terrain::Addresses;
-use crate::lab::Place;
-use crate::probe::{Answer, Outcome};
+use crate::lab::LabMachine;
+use crate::probe::{ProbeAnswer, ProbeOutcome};
 
 /// The lab's addresses and servers, which answer independently of the rules.
 pub(super) struct Scene<'a> {
@@ -30,16 +30,16 @@ impl Scene<'_> {
     ///
     /// # Errors
     /// If the outcome contradicts the verdict: the expectation that failed.
-    pub(super) fn judge(&self, tried: &Try, outcome: &Outcome) -> Result<Option<SocketAddr>, &'static str> {
+    pub(super) fn judge(&self, tried: &Try, outcome: &ProbeOutcome) -> Result<Option<SocketAddr>, &'static str> {
         match (&tried.verdict, outcome) {
-            (Verdict::Forward(pool), Outcome::Answered(answer)) => {
+            (Verdict::Forward(pool), ProbeOutcome::Answered(answer)) => {
                 let at = endpoint(answer).ok_or("the answer names no endpoint")?;
                 let snat = pool.iter().find(|(known, _)| SocketAddr::new(known.address, known.port) == at);
                 let (_, snat) = snat.ok_or("the endpoint is not in the pool")?;
                 self.judge_source(tried, answer, at, *snat).map(|()| Some(at))
             }
-            (Verdict::Drop, Outcome::Timeout) | (Verdict::Reject, Outcome::Refused) => Ok(None),
-            (Verdict::Reject, Outcome::Reset) if self.listens => Ok(None),
+            (Verdict::Drop, ProbeOutcome::Timeout) | (Verdict::Reject, ProbeOutcome::Refused) => Ok(None),
+            (Verdict::Reject, ProbeOutcome::Reset) if self.listens => Ok(None),
             (Verdict::Pass, _) => self.judge_untouched(tried, outcome).map(|()| None),
             (Verdict::Forward(_), _) => Err("expected an answer of an endpoint"),
             (Verdict::Drop, _) => Err("expected no answer"),
@@ -47,11 +47,11 @@ impl Scene<'_> {
         }
     }
 
-    fn judge_source(&self, tried: &Try, answer: &Answer, at: SocketAddr, snat: Snat) -> Result<(), &'static str> {
+    fn judge_source(&self, tried: &Try, answer: &ProbeAnswer, at: SocketAddr, snat: Snat) -> Result<(), &'static str> {
         let seen = answer.seen.ip();
         let owner = self.addresses.owner(at.ip());
         // packets delivered to the node itself don't pass the postrouting hook, where masquerading happens
-        let skips_postrouting = owner == Place::Node && tried.ask.from != Place::Node && !self.relays;
+        let skips_postrouting = owner == LabMachine::Node && tried.ask.from != LabMachine::Node && !self.relays;
         let snat = if skips_postrouting { Snat::Keep } else { snat };
         match snat {
             Snat::Keep if seen == tried.ask.source => Ok(()),
@@ -64,17 +64,17 @@ impl Scene<'_> {
     }
 
     /// An untranslated connection reaches the owner of its destination address, with its source kept.
-    fn judge_untouched(&self, tried: &Try, outcome: &Outcome) -> Result<(), &'static str> {
+    fn judge_untouched(&self, tried: &Try, outcome: &ProbeOutcome) -> Result<(), &'static str> {
         let served = self.servers.contains(&(tried.ask.protocol, tried.ask.to));
         match outcome {
-            Outcome::Answered(answer) => {
+            ProbeOutcome::Answered(answer) => {
                 let itself = endpoint(answer) == Some(tried.ask.to) && answer.seen.ip() == tried.ask.source;
                 if itself { Ok(()) } else { Err("expected the packet to pass untranslated") }
             }
-            Outcome::Refused if !served => Ok(()),
+            ProbeOutcome::Refused if !served => Ok(()),
             // a raw socket takes in all SCTP, so the kernel refuses none
-            Outcome::Timeout if !served && tried.ask.protocol == Protocol::Sctp => Ok(()),
-            Outcome::Refused | Outcome::Reset | Outcome::Timeout | Outcome::Failed(_) => {
+            ProbeOutcome::Timeout if !served && tried.ask.protocol == Protocol::Sctp => Ok(()),
+            ProbeOutcome::Refused | ProbeOutcome::Reset | ProbeOutcome::Timeout | ProbeOutcome::Failed(_) => {
                 Err("expected the packet to pass untranslated")
             }
         }
@@ -83,9 +83,9 @@ impl Scene<'_> {
 
 /// True if the connection needs a server at its destination because the rules pass it. The node itself refuses without one.
 pub(super) fn wants_server(tried: &Try, addresses: &Addresses) -> bool {
-    tried.verdict == Verdict::Pass && addresses.owner(tried.ask.to.ip()) != Place::Node
+    tried.verdict == Verdict::Pass && addresses.owner(tried.ask.to.ip()) != LabMachine::Node
 }
 
-fn endpoint(answer: &Answer) -> Option<SocketAddr> {
+fn endpoint(answer: &ProbeAnswer) -> Option<SocketAddr> {
     answer.endpoint.parse().ok()
 }

@@ -38,7 +38,7 @@ pub struct Situation {
 
 /// Result of a situation.
 #[derive(Debug, Default)]
-pub struct Findings {
+pub struct SituationResult {
     /// number of connections made
     pub connections: usize,
     /// reports of outcomes that contradict the model, with the model's decisions

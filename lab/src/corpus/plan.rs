@@ -12,7 +12,7 @@ use ferry_model::{
 use super::ask::Ask;
 use super::icmp::{Ping, PingAnswer};
 use super::terrain::{Addresses, interface, is_special};
-use crate::lab::Place;
+use crate::lab::LabMachine;
 use crate::mode::{Mode, Remembers};
 
 /// The model's desired state of a situation on the lab's node.
@@ -52,7 +52,7 @@ pub(super) struct AffinityKey {
 
 /// Destination of connections.
 #[derive(Clone, Copy)]
-struct Destination<'a> {
+struct PlannedDestination<'a> {
     to: SocketAddr,
     protocol: Protocol,
     /// the frontend that serves it, if any
@@ -67,12 +67,12 @@ struct ServedFrontend<'a> {
 }
 
 /// Machines of pods, other nodes and the outside, with an address of each family.
-const CALLERS: [(Place, [&str; 2]); 5] = [
-    (Place::PodA, ["10.244.1.90", "fd00:10:244:1::90"]),
-    (Place::PodB, ["10.244.1.190", "fd00:10:244:1:8000::90"]),
-    (Place::Client, ["100.64.9.9", "fd00:cc::99"]),
-    (Place::Far, ["10.244.2.90", "fd00:10:244:2::90"]),
-    (Place::Far, ["192.0.2.90", "2001:db8::90"]),
+const CALLERS: [(LabMachine, [&str; 2]); 5] = [
+    (LabMachine::PodA, ["10.244.1.90", "fd00:10:244:1::90"]),
+    (LabMachine::PodB, ["10.244.1.190", "fd00:10:244:1:8000::90"]),
+    (LabMachine::Client, ["100.64.9.9", "fd00:cc::99"]),
+    (LabMachine::Far, ["10.244.2.90", "fd00:10:244:2::90"]),
+    (LabMachine::Far, ["192.0.2.90", "2001:db8::90"]),
 ];
 /// Number of callers that connect to destinations without a frontend.
 const FEW: usize = 3;
@@ -102,7 +102,7 @@ impl Decided {
         let pinged = if profile.binds_addresses { PingAnswer::Echo } else { PingAnswer::Refusal };
         let (profile, remembers) = (mode.profile, mode.remembers);
         let mut listed = listed(&store);
-        listed.retain(|(_, at)| !is_special(at.ip()) && addresses.owner(at.ip()) != Place::Node);
+        listed.retain(|(_, at)| !is_special(at.ip()) && addresses.owner(at.ip()) != LabMachine::Node);
         let written = written(&store);
         Self { contexts, families, profile, remembers, written, listed, pinged, beside_upstream: false }
     }
@@ -144,7 +144,8 @@ impl Decided {
             let frontends = states.iter().flat_map(|state| &state.ports).flat_map(|port| &port.frontends);
             let vips: BTreeSet<IpAddr> = frontends.filter_map(vip).collect();
             for to in vips.into_iter().filter(|vip| !is_special(*vip)) {
-                let destination = Destination { to: SocketAddr::new(to, 0), protocol: Protocol::Tcp, served: None };
+                let destination =
+                    PlannedDestination { to: SocketAddr::new(to, 0), protocol: Protocol::Tcp, served: None };
                 let sources = sources(*family, &destination, addresses).into_iter();
                 let refused = sources.filter(|source| {
                     !self.is_martian(*source, states)
@@ -157,16 +158,18 @@ impl Decided {
     }
 
     /// True if the node drops packets from this source on its interfaces, since it has bound the address itself.
-    fn is_martian(&self, (from, source): (Place, IpAddr), states: &[ServiceState]) -> bool {
+    fn is_martian(&self, (from, source): (LabMachine, IpAddr), states: &[ServiceState]) -> bool {
         let mut frontends = states.iter().flat_map(|state| &state.ports).flat_map(|port| &port.frontends);
-        self.profile.binds_addresses && from != Place::Node && frontends.any(|frontend| vip(frontend) == Some(source))
+        self.profile.binds_addresses
+            && from != LabMachine::Node
+            && frontends.any(|frontend| vip(frontend) == Some(source))
     }
 
     /// True if upstream's proxy treats a connection otherwise in mode ipvs. It knows the host by the service address that the
     /// kernel takes as the source, and not by another address of the node: so it neither masquerades the host, where pods aren't
     /// recognised, nor applies source ranges to it. And it masquerades a hairpin only if the endpoint's nodeName is this node.
     /// Its virtual servers without endpoints refuse, also where policy Local leaves none.
-    fn differs_upstream(&self, tried: &Try, destination: &Destination<'_>) -> bool {
+    fn differs_upstream(&self, tried: &Try, destination: &PlannedDestination<'_>) -> bool {
         if !(self.beside_upstream && self.profile.binds_addresses) {
             return false;
         }
@@ -190,15 +193,15 @@ impl Decided {
 
     fn one(
         &self,
-        destination: &Destination<'_>,
-        (from, source): (Place, IpAddr),
+        destination: &PlannedDestination<'_>,
+        (from, source): (LabMachine, IpAddr),
         states: &[ServiceState],
         base: &BaseState,
         addresses: &Addresses,
     ) -> Try {
         let packet = Packet {
             source,
-            source_local: from == Place::Node,
+            source_local: from == LabMachine::Node,
             interface: interface(from).map(str::to_owned),
             destination: destination.to.ip(),
             destination_local: addresses.local().contains(&destination.to.ip()),
@@ -213,7 +216,7 @@ impl Decided {
         // the node refuses connections without a server, except SCTP, which a raw socket takes in
         let ignored = verdict == Verdict::Pass
             && destination.protocol == Protocol::Sctp
-            && addresses.owner(destination.to.ip()) == Place::Node;
+            && addresses.owner(destination.to.ip()) == LabMachine::Node;
         let silent = verdict == Verdict::Drop || ignored;
         let ask = Ask { from, source, to: destination.to, protocol: destination.protocol, silent };
         Try { ask, packet, verdict, affinity_key }
@@ -284,7 +287,7 @@ fn destinations<'a>(
     base: &BaseState,
     addresses: &Addresses,
     written: &BTreeSet<(SocketAddr, Protocol)>,
-) -> Vec<Destination<'a>> {
+) -> Vec<PlannedDestination<'a>> {
     let mut served = BTreeMap::new();
     let mut others: BTreeSet<_> = written.iter().copied().filter(|(at, _)| Family::of(at.ip()) == family).collect();
     let elsewhere = if family == Family::V4 { ELSEWHERE[0] } else { ELSEWHERE[1] };
@@ -318,7 +321,7 @@ fn destinations<'a>(
     others.retain(|known| !served.contains_key(known));
     let served = served.into_iter().map(|(at, served)| (at, Some(served)));
     let all = served.chain(others.into_iter().map(|at| (at, None)));
-    let all = all.map(|((to, protocol), served)| Destination { to, protocol, served });
+    let all = all.map(|((to, protocol), served)| PlannedDestination { to, protocol, served });
     // special addresses belong to no machine, and connections to port 0 are impossible
     all.filter(|to| to.to.port() != 0 && (to.to.ip().is_loopback() || !is_special(to.to.ip()))).collect()
 }
@@ -357,9 +360,9 @@ fn beside(to: SocketAddr, protocol: Protocol) -> Vec<(SocketAddr, Protocol)> {
 }
 
 /// The machines that connect to a destination, and their source addresses.
-fn sources(family: Family, destination: &Destination<'_>, addresses: &Addresses) -> Vec<(Place, IpAddr)> {
+fn sources(family: Family, destination: &PlannedDestination<'_>, addresses: &Addresses) -> Vec<(LabMachine, IpAddr)> {
     if destination.to.ip().is_loopback() {
-        return vec![(Place::Node, destination.to.ip())];
+        return vec![(LabMachine::Node, destination.to.ip())];
     }
     let callers = CALLERS.iter().map(|(place, [v4, v6])| {
         (*place, if family == Family::V4 { v4 } else { v6 }.parse::<IpAddr>().expect("an address"))
@@ -367,9 +370,10 @@ fn sources(family: Family, destination: &Destination<'_>, addresses: &Addresses)
     let local = addresses.local().into_iter();
     let local = local.filter(|address| Family::of(*address) == family && !address.is_loopback());
     let Some(ServedFrontend { port, frontend, .. }) = destination.served else {
-        return callers.take(FEW).chain(local.take(1).map(|address| (Place::Node, address))).collect();
+        return callers.take(FEW).chain(local.take(1).map(|address| (LabMachine::Node, address))).collect();
     };
-    let mut sources: Vec<(Place, IpAddr)> = callers.chain(local.map(|address| (Place::Node, address))).collect();
+    let mut sources: Vec<(LabMachine, IpAddr)> =
+        callers.chain(local.map(|address| (LabMachine::Node, address))).collect();
     let hairpins = endpoints(port).into_iter().map(|endpoint| endpoint.ip()).collect::<BTreeSet<_>>();
     let hairpins = hairpins.into_iter().take(HAIRPINS);
     let ranges = match &frontend.sources {

@@ -6,7 +6,7 @@ use std::path::Path;
 use ferry_api::object::{Kind, Node};
 use serde_json::{Value, json};
 
-use crate::api::{ApiObject, ApiServer, Options};
+use crate::api::{ApiObject, ApiServer, ApiServerOptions};
 
 /// An API server that stores objects without validation, with the defaults that a real one sets.
 pub struct ObjectServer {
@@ -22,7 +22,7 @@ const ZONE: &str = "/metadata/labels/topology.kubernetes.io~1zone";
 impl ObjectServer {
     /// Starts the server in the network namespace of the calling thread.
     pub fn start() -> Self {
-        Self { server: ApiServer::start(Options::default()), held: BTreeSet::new() }
+        Self { server: ApiServer::start(ApiServerOptions::default()), held: BTreeSet::new() }
     }
 
     /// Writes a kubeconfig for the server.

@@ -14,7 +14,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use socket2::{Domain, Socket, Type};
 
 use crate::host::Host;
-use crate::probe::{Answer, sctp};
+use crate::probe::{ProbeAnswer, sctp};
 
 /// The servers of one machine, in one thread; closed when dropped.
 pub(super) struct Servers {
@@ -154,7 +154,7 @@ impl Door {
         match self {
             Self::Tcp(listener, at) => loop {
                 match listener.accept() {
-                    Ok((mut stream, seen)) => drop(stream.write_all(Answer::text(*at, seen).as_bytes())),
+                    Ok((mut stream, seen)) => drop(stream.write_all(ProbeAnswer::text(*at, seen).as_bytes())),
                     Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                     Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                     Err(error) => panic!("{at}: accept: {error}"),
@@ -164,7 +164,7 @@ impl Door {
                 let mut buffer = [0; 64];
                 // an error of an earlier answer is reported here
                 while let Ok((_, seen)) = socket.recv_from(&mut buffer) {
-                    let _ = socket.send_to(Answer::text(*at, seen).as_bytes(), seen);
+                    let _ = socket.send_to(ProbeAnswer::text(*at, seen).as_bytes(), seen);
                 }
             }
             Self::Sctp(socket, address, ports) => {
@@ -174,7 +174,7 @@ impl Door {
                         continue;
                     };
                     let at = SocketAddr::new(*address, init.destination);
-                    let text = Answer::text(at, SocketAddr::new(seen, init.source));
+                    let text = ProbeAnswer::text(at, SocketAddr::new(seen, init.source));
                     let _ = socket.send_to(&init.acknowledge(&text), &SocketAddr::new(seen, 0).into());
                 }
             }

@@ -18,13 +18,13 @@ use super::served::{self, ObjectServer};
 use super::server::Servers;
 use super::terrain::{Addresses, Terrain};
 use super::trial::{Mismatch, try_all};
-use super::{Findings, Situation};
+use super::{Situation, SituationResult};
 use crate::iptables;
-use crate::lab::{NODE_NAME, Place};
+use crate::lab::{LabMachine, NODE_NAME};
 use crate::mode::Mode;
 use crate::patience::within;
-use crate::probe::Client;
-use crate::proxy::{IPVS, Proxy};
+use crate::probe::ProbeClient;
+use crate::proxy::{IPVS, ProxyProcess};
 
 /// The machines with a proxy in one mode.
 pub struct Corpus<'a> {
@@ -32,15 +32,15 @@ pub struct Corpus<'a> {
     executable: &'a str,
     folder: PathBuf,
     mode: Mode,
-    proxy: Option<Running<'a>>,
+    proxy: Option<StartedProxy<'a>>,
     addresses: Option<Addresses>,
     written: u16,
-    objects: Objects,
+    objects: ObjectSource,
     _marker: Servers,
 }
 
-struct Running<'a> {
-    proxy: Proxy<'a>,
+struct StartedProxy<'a> {
+    proxy: ProxyProcess<'a>,
     config: String,
     knows: Knows,
 }
@@ -55,7 +55,7 @@ struct Knows {
 }
 
 /// Source of the proxy's objects.
-enum Objects {
+enum ObjectSource {
     /// a folder of manifests
     Manifests,
     /// an API server without validation
@@ -88,32 +88,32 @@ const MARKER_ENDPOINTS: [&str; 2] = ["10.244.1.200:9", "[fd00:10:244:1:8000::200
 impl<'a> Corpus<'a> {
     /// Prepares a corpus run without a proxy yet. The folder is emptied; it holds the manifests and the log.
     pub fn new(terrain: &'a Terrain, executable: &'a str, folder: &Path, mode: Mode) -> Self {
-        Self::over(terrain, executable, folder, mode, Objects::Manifests)
+        Self::over(terrain, executable, folder, mode, ObjectSource::Manifests)
     }
 
     /// The same with upstream's executable, which reads no manifests: checks the model against upstream.
     pub fn of_upstream(terrain: &'a Terrain, executable: &'a str, folder: &Path, mode: Mode) -> Self {
-        let served = terrain.host(Place::Node).run(ObjectServer::start);
-        Self::over(terrain, executable, folder, mode, Objects::Server(Box::new(served)))
+        let served = terrain.host(LabMachine::Node).run(ObjectServer::start);
+        Self::over(terrain, executable, folder, mode, ObjectSource::Server(Box::new(served)))
     }
 
-    fn over(terrain: &'a Terrain, executable: &'a str, folder: &Path, mode: Mode, objects: Objects) -> Self {
+    fn over(terrain: &'a Terrain, executable: &'a str, folder: &Path, mode: Mode, objects: ObjectSource) -> Self {
         match fs::remove_dir_all(folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{}: {error}", folder.display()),
             Ok(()) | Err(_) => {}
         }
         fs::create_dir_all(folder.join("manifests")).expect("making a folder");
         let marker = MARKER_ENDPOINTS.map(|at| (Protocol::Tcp, at.parse().expect("an address")));
-        let marker = Servers::start(terrain.host(Place::PodB), &BTreeSet::from(marker));
+        let marker = Servers::start(terrain.host(LabMachine::PodB), &BTreeSet::from(marker));
         if let Some(backend) = mode.backend {
-            iptables::hint(terrain.host(Place::Node), backend);
+            iptables::hint(terrain.host(LabMachine::Node), backend);
         }
         let folder = folder.to_owned();
         Self { terrain, executable, folder, mode, proxy: None, addresses: None, written: 0, objects, _marker: marker }
     }
 
     /// Brings a situation into force, makes every connection, and reports outcomes that contradict the model.
-    pub fn try_one(&mut self, situation: Situation) -> Findings {
+    pub fn try_one(&mut self, situation: Situation) -> SituationResult {
         let Situation { name, config, manifest, mut store } = situation;
         let config = self.configuration(&config);
         let settings = settings(&config).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -123,30 +123,31 @@ impl<'a> Corpus<'a> {
         let mut manifest = manifest;
         if store.node().is_none() {
             let node = stand_in(&settings, &addresses);
-            if let Objects::Server(..) = self.objects {
+            if let ObjectSource::Server(..) = self.objects {
                 manifest += &served::node_yaml(&node);
             }
             store.apply(Event::Upsert(KubeObject::Node(node)));
         }
         // upstream keeps the addresses that its Node had at its start
-        let start = if let Objects::Server(..) = self.objects { format!("{:?}", store.node()) } else { String::new() };
+        let start =
+            if let ObjectSource::Server(..) = self.objects { format!("{:?}", store.node()) } else { String::new() };
         let facts = store.node().map(facts).unwrap_or_default();
         let is_new = self.put((&config, Knows { start, facts }), &addresses, &manifest);
         if let Some(zone) = store.node().and_then(|node| node.zone.as_deref()).filter(|_| is_new) {
             self.teach_zone(&manifest, zone);
         }
         let mut decided = Decided::new(&settings, &store, &self.mode, &addresses);
-        if let Objects::Server(..) = self.objects {
+        if let ObjectSource::Server(..) = self.objects {
             decided = decided.of_upstream();
         }
         let found = try_all(self.terrain, &decided, &addresses, &self.mode);
-        let mut findings = Findings { connections: found.connections, faults: Vec::new() };
+        let mut findings = SituationResult { connections: found.connections, faults: Vec::new() };
         if !found.faults.is_empty() {
             let explained = explain(&settings, &addresses.local(), &store, &self.mode.profile);
             let mut text = complaint(&format!("{name}, mode {}", self.mode.name), &found.faults, &explained);
             if self.mode.name == IPVS {
                 text += "  virtual servers afterwards:\n";
-                let listed = self.terrain.host(Place::Node).sh("ipvsadm", &["-L", "-n"]);
+                let listed = self.terrain.host(LabMachine::Node).sh("ipvsadm", &["-L", "-n"]);
                 text.extend(listed.lines().map(|line| format!("    {line}\n")));
             }
             text += "  the end of the proxy's log:\n";
@@ -169,7 +170,8 @@ impl<'a> Corpus<'a> {
             if found.is_some() {
                 thread::sleep(AGAIN);
             }
-            let mut plan = Proxy::start_with(self.terrain.host(Place::Node), self.executable, &folder, &arguments);
+            let mut plan =
+                ProxyProcess::start_with(self.terrain.host(LabMachine::Node), self.executable, &folder, &arguments);
             let status = plan.wait();
             found = (!status.success()).then(|| format!("plan, mode {}: {status}\n{}", self.mode, plan.log()));
             found.is_none()
@@ -205,7 +207,8 @@ impl<'a> Corpus<'a> {
                 section.extend(more);
             }
         }
-        let pause = std::env::var("FERRY_UPSTREAM_PAUSE").ok().filter(|_| matches!(self.objects, Objects::Server(..)));
+        let pause =
+            std::env::var("FERRY_UPSTREAM_PAUSE").ok().filter(|_| matches!(self.objects, ObjectSource::Server(..)));
         if pause.is_some() {
             section.insert("syncPeriod".to_owned(), json!("1h"));
         }
@@ -217,7 +220,7 @@ impl<'a> Corpus<'a> {
         fields.entry("metricsBindAddress").or_insert(json!("127.0.0.1:10249"));
         let conntrack = json!({"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"});
         fields.insert("conntrack".to_owned(), conntrack);
-        if let Objects::Server(served) = &self.objects {
+        if let ObjectSource::Server(served) = &self.objects {
             let file = self.folder.join("kubeconfig");
             served.kubeconfig(&file);
             fields
@@ -248,12 +251,12 @@ impl<'a> Corpus<'a> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs_f64();
         let marker = marker(MARKER_PORTS + self.written);
         match &mut self.objects {
-            Objects::Manifests => {
+            ObjectSource::Manifests => {
                 let draft = self.folder.join("draft.yaml");
                 fs::write(&draft, format!("{manifest}\n---\n{marker}")).expect("writing manifests");
                 fs::rename(&draft, self.folder.join("manifests/all.yaml")).expect("putting manifests in place");
             }
-            Objects::Server(served) => served.put(manifest, &marker),
+            ObjectSource::Server(served) => served.put(manifest, &marker),
         }
         match &mut self.proxy {
             Some(running) => running.knows = knows,
@@ -267,7 +270,7 @@ impl<'a> Corpus<'a> {
     /// added to an informer that has the Node already, and its proxier is registered with that handler only afterwards. If the Node
     /// is reported in between, its labels count as known, and the proxier gets them only when they change. So they change twice.
     fn teach_zone(&mut self, manifest: &str, zone: &str) {
-        let (Objects::Server(served), Some(running)) = (&self.objects, &mut self.proxy) else { return };
+        let (ObjectSource::Server(served), Some(running)) = (&self.objects, &mut self.proxy) else { return };
         if !knows_zone(&running.proxy.log(), zone) {
             for (written, expected) in [(Some(ANOTHER_ZONE), ANOTHER_ZONE), (None, zone)] {
                 served.move_nodes(manifest, written);
@@ -278,20 +281,20 @@ impl<'a> Corpus<'a> {
         running.proxy.wait_for("the end of the commit", |proxy| is_idle(&proxy.log_end()));
     }
 
-    fn start(&self, config: &str, knows: Knows) -> Running<'a> {
+    fn start(&self, config: &str, knows: Knows) -> StartedProxy<'a> {
         let file = self.folder.join("config.yaml");
         fs::write(&file, config).expect("writing the configuration");
         let path = |path: &Path| path.to_str().expect("a path of this repository is text").to_owned();
         let (file, manifests) = (path(&file), path(&self.folder.join("manifests")));
         let objects = match self.objects {
-            Objects::Manifests => ["--manifests", &manifests],
+            ObjectSource::Manifests => ["--manifests", &manifests],
             // logs the Node's labels, and begin and end of each commit, in mode ipvs, too
-            Objects::Server(..) => ["--vmodule", "proxier=4"],
+            ObjectSource::Server(..) => ["--vmodule", "proxier=4"],
         };
         let arguments = [&["--config", &file, "-v=2"][..], &objects].concat();
-        let host = self.terrain.host(Place::Node);
-        let proxy = Proxy::start_with(host, self.executable, &self.folder, &arguments);
-        Running { proxy, config: config.to_owned(), knows }
+        let host = self.terrain.host(LabMachine::Node);
+        let proxy = ProxyProcess::start_with(host, self.executable, &self.folder, &arguments);
+        StartedProxy { proxy, config: config.to_owned(), knows }
     }
 
     /// Waits until the objects written last are in force.
@@ -302,7 +305,7 @@ impl<'a> Corpus<'a> {
         }
         // the commit consists of several steps, and the marker may be served before the last
         let Some(running) = &mut self.proxy else { return };
-        if let Objects::Server(..) = &self.objects {
+        if let ObjectSource::Server(..) = &self.objects {
             // Services and slices arrive one by one, in more than one commit, and those of the marker last.
             running.proxy.wait_for("the end of the commit", |proxy| is_idle(&proxy.log_end()));
         } else {
@@ -316,7 +319,7 @@ impl<'a> Corpus<'a> {
     }
 
     fn wait_for_marker(&mut self) {
-        let client = Client::new(self.terrain.host(Place::Node)).patience(Duration::from_millis(100));
+        let client = ProbeClient::new(self.terrain.host(LabMachine::Node)).patience(Duration::from_millis(100));
         let Some(running) = &mut self.proxy else { return };
         for address in MARKER {
             let at = SocketAddr::new(address.parse().expect("an address"), MARKER_PORTS + self.written);

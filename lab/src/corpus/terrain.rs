@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ferry_api::object::{Family, IpNet};
 
 use crate::host::Host;
-use crate::lab::Place;
+use crate::lab::LabMachine;
 
 /// The machines; removed when dropped.
 pub struct Terrain {
@@ -40,7 +40,7 @@ pub(super) struct Addresses {
 
 /// The node's interface towards a machine.
 struct Link {
-    place: Place,
+    place: LabMachine,
     /// the interface that the node's rules match
     interface: &'static str,
     /// the node's end of the veth
@@ -54,7 +54,7 @@ struct Link {
 
 const LINKS: [Link; 4] = [
     Link {
-        place: Place::Far,
+        place: LabMachine::Far,
         interface: "eth0",
         device: "eth0",
         number: 1,
@@ -63,7 +63,7 @@ const LINKS: [Link; 4] = [
         ranges: &["192.0.2.0/24", "2001:db8::/64", "10.244.0.0/16", "fd00:10:244::/56"],
     },
     Link {
-        place: Place::PodA,
+        place: LabMachine::PodA,
         interface: "cni0",
         device: "port1",
         number: 2,
@@ -71,7 +71,7 @@ const LINKS: [Link; 4] = [
         ranges: &["10.244.1.0/24", "fd00:10:244:1::/64"],
     },
     Link {
-        place: Place::PodB,
+        place: LabMachine::PodB,
         interface: "veth12",
         device: "veth12",
         number: 3,
@@ -79,7 +79,7 @@ const LINKS: [Link; 4] = [
         ranges: &["10.244.1.11/32", "10.244.1.128/25", "fd00:10:244:1::11/128", "fd00:10:244:1:8000::/65"],
     },
     Link {
-        place: Place::Client,
+        place: LabMachine::Client,
         interface: "eth1",
         device: "eth1",
         number: 4,
@@ -121,12 +121,12 @@ const OF_NODE_SETTINGS: [(&str, &str); 5] = [
 impl Terrain {
     /// Builds the machines and their links.
     pub fn new() -> Self {
-        let hosts = Place::ALL.map(|place| Host::new(place.name()));
+        let hosts = LabMachine::ALL.map(|place| Host::new(place.name()));
         let terrain = Self { hosts, source_ports: Default::default() };
         // Loads connection tracking, whose settings exist only then.
-        terrain.host(Place::Node).sh("conntrack", &["-C"]);
-        for place in Place::ALL {
-            let more = if place == Place::Node { &OF_NODE_SETTINGS[..] } else { &[] };
+        terrain.host(LabMachine::Node).sh("conntrack", &["-C"]);
+        for place in LabMachine::ALL {
+            let more = if place == LabMachine::Node { &OF_NODE_SETTINGS[..] } else { &[] };
             for (key, value) in SETTINGS.iter().chain(more) {
                 terrain.host(place).sysctl(key, value);
             }
@@ -138,12 +138,12 @@ impl Terrain {
     }
 
     /// The machine at a place.
-    pub fn host(&self, place: Place) -> &Host {
+    pub fn host(&self, place: LabMachine) -> &Host {
         place.of(&self.hosts)
     }
 
     /// The source ports of a machine's clients.
-    pub(super) fn source_ports(&self, place: Place) -> &Arc<SourcePorts> {
+    pub(super) fn source_ports(&self, place: LabMachine) -> &Arc<SourcePorts> {
         place.of(&self.source_ports)
     }
 
@@ -161,7 +161,7 @@ impl Terrain {
         }
         // an interface loses its routes with its last address
         text.extend(LINKS.iter().filter(|link| link.interface == "eth0").map(Link::routes));
-        self.ip(Place::Node, &text);
+        self.ip(LabMachine::Node, &text);
     }
 
     fn connect(&self, link: &Link) {
@@ -186,7 +186,7 @@ link set {device} up\n"
             text += &format!("neigh add {gateway} lladdr 02:00:00:00:01:0{number} dev {interface} nud permanent\n");
         }
         text += &link.routes();
-        self.ip(Place::Node, &text);
+        self.ip(LabMachine::Node, &text);
         let node_side = if interface == device { 0 } else { 2 };
         let mut text = format!("link set {UPLINK} up\n");
         for (family, gateway, everything) in [("-4", "169.254.0.1", "0.0.0.0/0"), ("-6", "fe80::1", "::/0")] {
@@ -200,7 +200,7 @@ route add local {everything} dev lo table 100\n"
         self.ip(*place, &text);
     }
 
-    fn ip(&self, place: Place, text: &str) {
+    fn ip(&self, place: LabMachine, text: &str) {
         if let Err(complaint) = self.host(place).feed("ip", &["-batch", "-"], text) {
             panic!("configuring {}: {complaint}\n{text}", place.name());
         }
@@ -270,21 +270,21 @@ impl Addresses {
     }
 
     /// The machine that owns an address.
-    pub(super) fn owner(&self, address: IpAddr) -> Place {
+    pub(super) fn owner(&self, address: IpAddr) -> LabMachine {
         if self.local().contains(&address) || address.is_loopback() {
-            return Place::Node;
+            return LabMachine::Node;
         }
         let ranges = LINKS.iter().flat_map(|link| link.ranges.iter().map(|range| (link.place, *range)));
         let ranges = ranges.map(|(place, range)| (place, range.parse::<IpNet>().expect("a range")));
         let holding = ranges.filter(|(_, range)| range.contains(&address));
-        holding.max_by_key(|(_, range)| range.prefix_len()).map_or(Place::Client, |(place, _)| place)
+        holding.max_by_key(|(_, range)| range.prefix_len()).map_or(LabMachine::Client, |(place, _)| place)
     }
 
     /// The source addresses that the node may use towards a machine: those of the interface. Towards itself, any of its own.
-    pub(super) fn towards(&self, place: Place, family: Family) -> Vec<IpAddr> {
+    pub(super) fn towards(&self, place: LabMachine, family: Family) -> Vec<IpAddr> {
         let all = match LINKS.iter().find(|link| link.place == place) {
             None => self.local(),
-            Some(link) if link.place == Place::Far => self.of_node.clone(),
+            Some(link) if link.place == LabMachine::Far => self.of_node.clone(),
             Some(link) => link.own.map(|own| own.parse().expect("an address")).to_vec(),
         };
         all.into_iter().filter(|address| Family::of(*address) == family).collect()
@@ -292,7 +292,7 @@ impl Addresses {
 }
 
 /// The node's ingress interface for packets of this machine.
-pub(super) fn interface(place: Place) -> Option<&'static str> {
+pub(super) fn interface(place: LabMachine) -> Option<&'static str> {
     LINKS.iter().find(|link| link.place == place).map(|link| link.interface)
 }
 
@@ -330,19 +330,19 @@ mod tests {
     fn every_address_has_an_owner() {
         let addresses = addresses(&["192.0.2.11"]);
         for (address, owner) in [
-            ("192.0.2.11", Place::Node),
-            ("2001:db8::10", Place::Node),
-            ("10.244.1.1", Place::Node),
-            ("::1", Place::Node),
-            ("192.0.2.10", Place::Far),
-            ("10.244.1.10", Place::PodA),
-            ("10.244.1.11", Place::PodB),
-            ("fd00:10:244:1::10", Place::PodA),
-            ("fd00:10:244:1:8000::90", Place::PodB),
-            ("10.244.2.10", Place::Far),
-            ("fd00:10:244:2::10", Place::Far),
-            ("203.0.113.20", Place::Client),
-            ("2001:db8:1::20", Place::Client),
+            ("192.0.2.11", LabMachine::Node),
+            ("2001:db8::10", LabMachine::Node),
+            ("10.244.1.1", LabMachine::Node),
+            ("::1", LabMachine::Node),
+            ("192.0.2.10", LabMachine::Far),
+            ("10.244.1.10", LabMachine::PodA),
+            ("10.244.1.11", LabMachine::PodB),
+            ("fd00:10:244:1::10", LabMachine::PodA),
+            ("fd00:10:244:1:8000::90", LabMachine::PodB),
+            ("10.244.2.10", LabMachine::Far),
+            ("fd00:10:244:2::10", LabMachine::Far),
+            ("203.0.113.20", LabMachine::Client),
+            ("2001:db8:1::20", LabMachine::Client),
         ] {
             assert_eq!(addresses.owner(address.parse().unwrap()), owner, "{address}");
         }
@@ -352,8 +352,8 @@ mod tests {
     fn the_node_speaks_from_the_address_of_the_interface() {
         let addresses = addresses(&["192.0.2.11", "198.51.100.10", "127.0.0.1"]);
         let towards = |place| addresses.towards(place, Family::V4).into_iter().map(|own| own.to_string());
-        assert_eq!(towards(Place::Far).collect::<Vec<_>>(), ["192.0.2.11", "198.51.100.10"]);
-        assert_eq!(towards(Place::PodA).collect::<Vec<_>>(), ["10.244.1.1"]);
-        assert!(towards(Place::Node).any(|own| own == "127.0.0.1"));
+        assert_eq!(towards(LabMachine::Far).collect::<Vec<_>>(), ["192.0.2.11", "198.51.100.10"]);
+        assert_eq!(towards(LabMachine::PodA).collect::<Vec<_>>(), ["10.244.1.1"]);
+        assert!(towards(LabMachine::Node).any(|own| own == "127.0.0.1"));
     }
 }

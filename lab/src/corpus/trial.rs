@@ -12,9 +12,9 @@ use super::remember::AffinityLog;
 use super::server::Servers;
 use super::terrain::{Addresses, Terrain};
 use super::{ask, icmp};
-use crate::lab::Place;
+use crate::lab::LabMachine;
 use crate::mode::Mode;
-use crate::probe::{Outcome, Tally};
+use crate::probe::{ProbeOutcome, ProbeTally};
 
 /// Results of the connections of a situation.
 #[derive(Default)]
@@ -66,7 +66,7 @@ impl Trial<'_> {
         let mut again = Vec::new();
         for (tried, outcome) in self.ask(tries) {
             match outcome {
-                Some(Outcome::Timeout) | None if !tried.ask.silent => again.push(tried),
+                Some(ProbeOutcome::Timeout) | None if !tried.ask.silent => again.push(tried),
                 Some(outcome) => self.note(tried, &outcome),
                 None => {}
             }
@@ -78,12 +78,12 @@ impl Trial<'_> {
         }
     }
 
-    fn ask<'t>(&self, tries: &[&'t Try]) -> Vec<(&'t Try, Option<Outcome>)> {
+    fn ask<'t>(&self, tries: &[&'t Try]) -> Vec<(&'t Try, Option<ProbeOutcome>)> {
         let asks: Vec<_> = tries.iter().map(|tried| tried.ask).collect();
         tries.iter().copied().zip(ask::ask_all(self.terrain, &asks)).collect()
     }
 
-    fn note(&mut self, tried: &Try, outcome: &Outcome) {
+    fn note(&mut self, tried: &Try, outcome: &ProbeOutcome) {
         self.found.connections += 1;
         let answered = match self.scene.judge(tried, outcome) {
             Ok(answered) => answered,
@@ -132,9 +132,9 @@ impl Trial<'_> {
         }
     }
 
-    fn fault(&mut self, tried: &Try, outcome: &Outcome, wrong: &str) {
+    fn fault(&mut self, tried: &Try, outcome: &ProbeOutcome, wrong: &str) {
         let Try { packet, verdict, ask, .. } = tried;
-        let observed = Tally(vec![outcome.clone()]);
+        let observed = ProbeTally(vec![outcome.clone()]);
         let interface = packet.interface.as_deref().unwrap_or("-");
         let text = format!(
             "{} {} → {} from {} (interface {interface}): expected {verdict}, observed {observed}: {wrong}",
@@ -186,7 +186,7 @@ pub(super) fn try_all(terrain: &Terrain, decided: &Decided, addresses: &Addresse
 }
 
 fn start_servers(terrain: &Terrain, addresses: &Addresses, servers: &BTreeSet<(Protocol, SocketAddr)>) -> Vec<Servers> {
-    let mut by_place = BTreeMap::<Place, BTreeSet<_>>::new();
+    let mut by_place = BTreeMap::<LabMachine, BTreeSet<_>>::new();
     for server in servers {
         by_place.entry(addresses.owner(server.1.ip())).or_default().insert(*server);
     }

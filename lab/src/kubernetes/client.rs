@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use super::Request;
+use super::ApiRequest;
 use crate::host::Host;
 
 /// Time limit of one attempt's response.
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 type Connection = BufReader<StreamOwned<ClientConnection, TcpStream>>;
 
 /// A connection to the API server as cluster-admin; opened again after it broke between two requests.
-pub struct Client<'a> {
+pub struct AdminClient<'a> {
     host: &'a Host,
     address: String,
     config: Arc<ClientConfig>,
@@ -28,14 +28,14 @@ pub struct Client<'a> {
 
 /// The API server's response.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct ApiResponse {
     /// HTTP status
     pub status: u16,
     /// body, in JSON
     pub body: Vec<u8>,
 }
 
-impl<'a> Client<'a> {
+impl<'a> AdminClient<'a> {
     /// A client in a namespace, with the certificates in the script's folder.
     pub(super) fn new(host: &'a Host, folder: &Path) -> Self {
         let file = |name: &str| folder.join(name);
@@ -71,7 +71,7 @@ impl<'a> Client<'a> {
     ///
     /// # Panics
     /// If all attempts fail, with their errors.
-    pub fn ask(&mut self, request: &Request) -> Answer {
+    pub fn ask(&mut self, request: &ApiRequest) -> ApiResponse {
         let mut failures = Vec::new();
         for _ in 0..20 {
             match self.attempt(request) {
@@ -86,12 +86,12 @@ impl<'a> Client<'a> {
         panic!("{} {}: no answer: {failures:?}", request.method, request.path);
     }
 
-    fn attempt(&mut self, request: &Request) -> io::Result<Answer> {
+    fn attempt(&mut self, request: &ApiRequest) -> io::Result<ApiResponse> {
         if self.connection.is_none() {
             self.connection = Some(self.connect()?);
         }
         let connection = self.connection.as_mut().expect("it was just made");
-        let Request { method, path, content_type, body } = request;
+        let ApiRequest { method, path, content_type, body } = request;
         let mut head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n");
         if !content_type.is_empty() {
             head.push_str(&format!("Content-Type: {content_type}\r\n"));
@@ -103,7 +103,7 @@ impl<'a> Client<'a> {
     }
 }
 
-fn read_answer(connection: &mut Connection) -> io::Result<Answer> {
+fn read_answer(connection: &mut Connection) -> io::Result<ApiResponse> {
     let malformed = || io::Error::other("malformed answer");
     let status = line(connection)?.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(malformed)?;
     let (mut length, mut is_chunked) = (0, false);
@@ -120,14 +120,14 @@ fn read_answer(connection: &mut Connection) -> io::Result<Answer> {
     let mut body = Vec::new();
     if !is_chunked {
         append(connection, length, &mut body)?;
-        return Ok(Answer { status, body });
+        return Ok(ApiResponse { status, body });
     }
     loop {
         let size = usize::from_str_radix(&line(connection)?, 16).map_err(|_| malformed())?;
         append(connection, size, &mut body)?;
         line(connection)?;
         if size == 0 {
-            return Ok(Answer { status, body });
+            return Ok(ApiResponse { status, body });
         }
     }
 }

@@ -10,7 +10,7 @@ use ferry_api::object::Protocol;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, SockRef, Socket, Type};
 
-use super::{Answer, Outcome, Tally, sctp};
+use super::{ProbeAnswer, ProbeOutcome, ProbeTally, sctp};
 use crate::host::Host;
 
 /// Time limit for an expected answer. It arrives within a millisecond; the rest is for a machine under load.
@@ -26,7 +26,7 @@ const ENOUGH_TIMEOUTS: usize = 3;
 
 /// A client on one machine.
 #[derive(Clone, Copy)]
-pub struct Client<'a> {
+pub struct ProbeClient<'a> {
     host: &'a Host,
     caller: Caller,
 }
@@ -39,9 +39,9 @@ struct Caller {
     pause: Duration,
 }
 
-// === impl Client ===
+// === impl ProbeClient ===
 
-impl<'a> Client<'a> {
+impl<'a> ProbeClient<'a> {
     /// A client on the machine, with the source address that its routes choose.
     pub fn new(host: &'a Host) -> Self {
         Self { host, caller: Caller { source: None, patience: PATIENCE, pause: Duration::ZERO } }
@@ -64,33 +64,33 @@ impl<'a> Client<'a> {
         self
     }
 
-    /// Sets the pause between connections of [`Client::hammer`], which leaves a slow machine time for other work.
+    /// Sets the pause between connections of [`ProbeClient::hammer`], which leaves a slow machine time for other work.
     pub fn pause(mut self, pause: Duration) -> Self {
         self.caller.pause = pause;
         self
     }
 
     /// Connects, sends and waits for the answer, `times` times one after another; gives up after some timeouts.
-    pub fn ask(&self, protocol: Protocol, to: SocketAddr, times: usize) -> Tally {
+    pub fn ask(&self, protocol: Protocol, to: SocketAddr, times: usize) -> ProbeTally {
         let caller = self.caller;
         self.host.run(move || {
             let mut outcomes = Vec::with_capacity(times);
             let mut timeouts = 0;
             while outcomes.len() < times && timeouts < ENOUGH_TIMEOUTS {
                 outcomes.push(caller.connect(protocol, to));
-                timeouts += usize::from(outcomes.last() == Some(&Outcome::Timeout));
+                timeouts += usize::from(outcomes.last() == Some(&ProbeOutcome::Timeout));
             }
-            Tally(outcomes)
+            ProbeTally(outcomes)
         })
     }
 
     /// The same over TCP.
-    pub fn tcp(&self, to: SocketAddr, times: usize) -> Tally {
+    pub fn tcp(&self, to: SocketAddr, times: usize) -> ProbeTally {
         self.ask(Protocol::Tcp, to, times)
     }
 
     /// Connects once, with the time limit of silence.
-    pub fn silence(&self, protocol: Protocol, to: SocketAddr) -> Tally {
+    pub fn silence(&self, protocol: Protocol, to: SocketAddr) -> ProbeTally {
         self.patience(SILENCE).ask(protocol, to, 1)
     }
 
@@ -134,14 +134,14 @@ impl<'a> Client<'a> {
 /// A client that connects again and again.
 pub struct Hammer {
     stop: std::sync::mpsc::Sender<()>,
-    thread: std::thread::JoinHandle<Vec<(Instant, Outcome)>>,
+    thread: std::thread::JoinHandle<Vec<(Instant, ProbeOutcome)>>,
 }
 
 // === impl Hammer ===
 
 impl Hammer {
     /// Ends it; returns the start time and the outcome of each connection.
-    pub fn stop(self) -> Vec<(Instant, Outcome)> {
+    pub fn stop(self) -> Vec<(Instant, ProbeOutcome)> {
         self.stop.send(()).expect("it runs until it is told");
         self.thread.join().expect("it doesn't panic")
     }
@@ -158,19 +158,19 @@ impl Caller {
     }
 
     /// Connects once, from the namespace of the calling thread.
-    fn connect(self, protocol: Protocol, to: SocketAddr) -> Outcome {
+    fn connect(self, protocol: Protocol, to: SocketAddr) -> ProbeOutcome {
         let reply = match protocol {
             Protocol::Tcp => self.tcp(to),
             Protocol::Udp => self.udp(to),
             Protocol::Sctp => self.sctp(to),
         };
         match reply {
-            Ok(text) => Answer::parse(&text),
+            Ok(text) => ProbeAnswer::parse(&text),
             Err(error) => match error.kind() {
-                ErrorKind::ConnectionRefused => Outcome::Refused,
-                ErrorKind::ConnectionReset => Outcome::Reset,
-                ErrorKind::TimedOut | ErrorKind::WouldBlock => Outcome::Timeout,
-                _ => Outcome::Failed(error.to_string()),
+                ErrorKind::ConnectionRefused => ProbeOutcome::Refused,
+                ErrorKind::ConnectionReset => ProbeOutcome::Reset,
+                ErrorKind::TimedOut | ErrorKind::WouldBlock => ProbeOutcome::Timeout,
+                _ => ProbeOutcome::Failed(error.to_string()),
             },
         }
     }

@@ -9,15 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-pub use client::{Client, Hammer};
+pub use client::{Hammer, ProbeClient};
 pub use held::{Echo, Fate, Held};
-pub use server::Server;
+pub use server::ProbeServer;
 
 /// Outcome of one connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
+pub enum ProbeOutcome {
     /// a server answered
-    Answered(Answer),
+    Answered(ProbeAnswer),
     /// refused by a TCP reset or an ICMP error
     Refused,
     /// established, and reset without an answer
@@ -30,7 +30,7 @@ pub enum Outcome {
 
 /// A server's answer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Answer {
+pub struct ProbeAnswer {
     /// the server's machine and port, `pod-a:8080`; in the corpus test its address and port
     pub endpoint: String,
     /// the client's address, as seen by the server
@@ -39,35 +39,35 @@ pub struct Answer {
 
 /// Outcomes of several connections, in order.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Tally(pub Vec<Outcome>);
+pub struct ProbeTally(pub Vec<ProbeOutcome>);
 
-// === impl Answer ===
+// === impl ProbeAnswer ===
 
-impl Answer {
-    /// Formats an answer for [`Answer::parse`].
+impl ProbeAnswer {
+    /// Formats an answer for [`ProbeAnswer::parse`].
     pub(crate) fn text(endpoint: impl fmt::Display, seen: SocketAddr) -> String {
         let seen = SocketAddr::new(seen.ip().to_canonical(), seen.port());
         format!("{endpoint} {seen}")
     }
 
     /// Parses a server's answer; a malformed one is a failure.
-    pub(crate) fn parse(text: &[u8]) -> Outcome {
+    pub(crate) fn parse(text: &[u8]) -> ProbeOutcome {
         let text = String::from_utf8_lossy(text);
         let answer = text
             .split_once(' ')
-            .and_then(|(endpoint, seen)| Some(Answer { endpoint: endpoint.to_owned(), seen: seen.parse().ok()? }));
-        answer.map_or_else(|| Outcome::Failed(format!("answer {text:?}")), Outcome::Answered)
+            .and_then(|(endpoint, seen)| Some(ProbeAnswer { endpoint: endpoint.to_owned(), seen: seen.parse().ok()? }));
+        answer.map_or_else(|| ProbeOutcome::Failed(format!("answer {text:?}")), ProbeOutcome::Answered)
     }
 }
 
-// === impl Tally ===
+// === impl ProbeTally ===
 
-impl Tally {
+impl ProbeTally {
     /// The answers among the outcomes.
-    pub fn answers(&self) -> impl Iterator<Item = &Answer> {
+    pub fn answers(&self) -> impl Iterator<Item = &ProbeAnswer> {
         self.0.iter().filter_map(|outcome| match outcome {
-            Outcome::Answered(answer) => Some(answer),
-            Outcome::Refused | Outcome::Reset | Outcome::Timeout | Outcome::Failed(_) => None,
+            ProbeOutcome::Answered(answer) => Some(answer),
+            ProbeOutcome::Refused | ProbeOutcome::Reset | ProbeOutcome::Timeout | ProbeOutcome::Failed(_) => None,
         })
     }
 
@@ -91,21 +91,21 @@ impl Tally {
     }
 
     /// True if every outcome equals this one.
-    pub fn all(&self, expected: &Outcome) -> bool {
+    pub fn all(&self, expected: &ProbeOutcome) -> bool {
         self.0.iter().all(|outcome| outcome == expected)
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for ProbeTally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut counts = BTreeMap::<String, usize>::new();
         for outcome in &self.0 {
             let text = match outcome {
-                Outcome::Answered(answer) => format!("{} saw {}", answer.endpoint, answer.seen.ip()),
-                Outcome::Refused => "refused".to_owned(),
-                Outcome::Reset => "reset".to_owned(),
-                Outcome::Timeout => "timeout".to_owned(),
-                Outcome::Failed(why) => format!("failed: {why}"),
+                ProbeOutcome::Answered(answer) => format!("{} saw {}", answer.endpoint, answer.seen.ip()),
+                ProbeOutcome::Refused => "refused".to_owned(),
+                ProbeOutcome::Reset => "reset".to_owned(),
+                ProbeOutcome::Timeout => "timeout".to_owned(),
+                ProbeOutcome::Failed(why) => format!("failed: {why}"),
             };
             *counts.entry(text).or_default() += 1;
         }
@@ -116,7 +116,7 @@ impl fmt::Display for Tally {
     }
 }
 
-impl fmt::Debug for Tally {
+impl fmt::Debug for ProbeTally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }

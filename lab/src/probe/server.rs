@@ -10,13 +10,13 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::Socket;
 
-use super::{Answer, sctp};
+use super::{ProbeAnswer, sctp};
 use crate::host::Host;
 
 /// Answers every TCP connection and UDP datagram to its addresses and ports, and SCTP's first packet.
 ///
 /// It binds each address separately: an answer over UDP must have the requested address as its source.
-pub struct Server {
+pub struct ProbeServer {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -29,9 +29,9 @@ struct Sockets {
     ports: Vec<u16>,
 }
 
-// === impl Server ===
+// === impl ProbeServer ===
 
-impl Server {
+impl ProbeServer {
     /// Starts serving on the machine.
     pub fn start(host: &Host, addresses: Vec<IpAddr>, ports: Vec<u16>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
@@ -42,7 +42,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ProbeServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -99,7 +99,7 @@ impl Sockets {
     }
 
     fn text(&self, port: u16, seen: SocketAddr) -> String {
-        Answer::text(format_args!("{}:{port}", self.name), seen)
+        ProbeAnswer::text(format_args!("{}:{port}", self.name), seen)
     }
 
     fn accept(&self, listener: &TcpListener) {

@@ -16,7 +16,7 @@ fn shipped() -> PathBuf {
 /// The result of a closure on a thread under the shipped profile.
 fn confined<R: Send + 'static>(body: impl FnOnce() -> R + Send + 'static) -> R {
     let worker = Worker::start("confined", |work| {
-        Profile::read(&shipped()).apply();
+        SeccompProfile::read(&shipped()).apply();
         work();
     });
     worker.run(body)

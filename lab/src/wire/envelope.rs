@@ -62,7 +62,7 @@ struct StatusDetails {
 
 /// metav1.Status of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
+pub struct ApiStatus {
     /// the HTTP status
     pub code: u16,
     /// machine-readable reason, for example `Expired`
@@ -73,9 +73,9 @@ pub struct Status {
     pub retry_after_seconds: Option<u32>,
 }
 
-// === impl Status ===
+// === impl ApiStatus ===
 
-impl Status {
+impl ApiStatus {
     /// Encodes it as JSON.
     pub fn to_json(&self) -> Vec<u8> {
         let mut value = json!({

@@ -95,7 +95,7 @@ pub(super) struct Time {
 
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Condition {
+pub(super) struct WireCondition {
     #[prost(string, required, tag = "1")]
     #[serde(rename = "type")]
     kind: String,

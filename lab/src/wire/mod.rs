@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub(crate) use envelope::TAIL;
-pub use envelope::{MAGIC, Status, envelope, list_envelope, list_item, list_meta, watch_frame};
+pub use envelope::{ApiStatus, MAGIC, envelope, list_envelope, list_item, list_meta, watch_frame};
 
 /// Encodes an object as a protobuf message (without its envelope).
 ///
@@ -26,7 +26,7 @@ pub fn encode(kind: Kind, object: &Value) -> Result<Vec<u8>, serde_json::Error> 
     let mut object = object.clone();
     without_nulls(&mut object);
     match kind {
-        Kind::Service => message::<service::Service>(object),
+        Kind::Service => message::<service::WireService>(object),
         Kind::EndpointSlice => message::<slice::EndpointSlice>(object),
         Kind::Node => message::<node::Node>(object),
         Kind::ServiceCidr => message::<service::ServiceCidr>(object),

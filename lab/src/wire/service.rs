@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::meta::{Condition, ObjectMeta};
+use super::meta::{ObjectMeta, WireCondition};
 
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
 #[serde(default)]
-pub(super) struct Service {
+pub(super) struct WireService {
     #[prost(message, required, tag = "1")]
     pub(super) metadata: ObjectMeta,
     #[prost(message, required, tag = "2")]
@@ -116,7 +116,7 @@ pub(super) struct ServiceStatus {
     #[prost(message, required, tag = "1")]
     load_balancer: LoadBalancerStatus,
     #[prost(message, repeated, tag = "2")]
-    conditions: Vec<Condition>,
+    conditions: Vec<WireCondition>,
 }
 
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
@@ -172,7 +172,7 @@ pub(super) struct ServiceCidrSpec {
 #[serde(default)]
 pub(super) struct ServiceCidrStatus {
     #[prost(message, repeated, tag = "1")]
-    conditions: Vec<Condition>,
+    conditions: Vec<WireCondition>,
 }
 
 impl<'de> Deserialize<'de> for IntOrString {

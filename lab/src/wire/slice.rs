@@ -12,7 +12,7 @@ pub(super) struct EndpointSlice {
     #[prost(message, required, tag = "1")]
     pub(super) metadata: ObjectMeta,
     #[prost(message, repeated, tag = "2")]
-    pub(super) endpoints: Vec<Endpoint>,
+    pub(super) endpoints: Vec<WireEndpoint>,
     #[prost(message, repeated, tag = "3")]
     ports: Vec<EndpointPort>,
     #[prost(string, required, tag = "4")]
@@ -21,7 +21,7 @@ pub(super) struct EndpointSlice {
 
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Endpoint {
+pub(super) struct WireEndpoint {
     #[prost(string, repeated, tag = "1")]
     pub(super) addresses: Vec<String>,
     #[prost(message, required, tag = "2")]

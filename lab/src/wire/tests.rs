@@ -24,7 +24,7 @@ fn a_service_keeps_its_fields() {
         "status": {"loadBalancer": {"ingress": null}}
     });
     let bytes = encode(Kind::Service, &object).expect("a sound object");
-    let service = service::Service::decode(bytes.as_slice()).expect("what was just encoded");
+    let service = service::WireService::decode(bytes.as_slice()).expect("what was just encoded");
     assert_eq!(service.metadata.name, "web");
     assert_eq!(service.metadata.managed_fields.len(), 1);
     assert_eq!(service.spec.cluster_ip, "10.0.0.1");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// A parsed source file.
 #[derive(Debug, Default)]
-pub(super) struct Source {
+pub(super) struct SourceFile {
     /// child modules in separate files
     pub(super) children: Vec<String>,
     /// paths that begin with `crate`, `super` or `self`
@@ -13,9 +13,9 @@ pub(super) struct Source {
     pub(super) imports: BTreeMap<String, Vec<String>>,
 }
 
-// === impl Source ===
+// === impl SourceFile ===
 
-impl Source {
+impl SourceFile {
     /// Parses the text of a valid source file.
     pub(super) fn read(text: &str) -> Self {
         let tokens = without_tests(&tokens(text));
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     fn paths(text: &str) -> Vec<String> {
-        Source::read(text).paths.iter().map(|path| path.join("::")).collect()
+        SourceFile::read(text).paths.iter().map(|path| path.join("::")).collect()
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn children_are_those_in_files_of_their_names() {
         let text = "mod a; #[path = \"../b.rs\"] #[expect(x)] mod b; #[cfg(unix)] mod c; mod d { mod e {} }";
-        let source = Source::read(text);
+        let source = SourceFile::read(text);
         assert_eq!(source.children, ["a", "c"]);
     }
 
@@ -223,12 +223,12 @@ mod tests {
             mod inline { use crate::j; }
         "###;
         assert_eq!(paths(text), ["crate::j"]);
-        assert_eq!(Source::read(text).children, ["child"]);
+        assert_eq!(SourceFile::read(text).children, ["child"]);
     }
 
     #[test]
     fn imports_are_known_by_their_names() {
-        let source = Source::read("pub use a::{B, c::{self, D as E}}; use super::f;");
+        let source = SourceFile::read("pub use a::{B, c::{self, D as E}}; use super::f;");
         let imports: Vec<String> =
             source.imports.iter().map(|(name, path)| format!("{name}={}", path.join("::"))).collect();
         assert_eq!(imports, ["B=a::B", "E=a::c::D", "c=a::c", "f=super::f"]);

@@ -4,7 +4,7 @@ use std::fs::read_to_string;
 
 /// Distributions with the same package manager and package names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Family {
+pub(crate) enum DistributionFamily {
     /// Debian and Ubuntu.
     Apt,
     /// Fedora.
@@ -17,12 +17,12 @@ pub(crate) struct Distribution {
     /// Its name with the version, for messages.
     pub(crate) name: String,
     /// `None` for a distribution whose package names are not known here.
-    pub(crate) family: Option<Family>,
+    pub(crate) family: Option<DistributionFamily>,
 }
 
-// === impl Family ===
+// === impl DistributionFamily ===
 
-impl Family {
+impl DistributionFamily {
     pub(crate) const ALL: [Self; 2] = [Self::Apt, Self::Dnf];
 
     /// The family of one identifier of `ID` or `ID_LIKE`.
@@ -69,7 +69,7 @@ impl Distribution {
     fn parse(text: &str) -> Self {
         let like = value(text, "ID_LIKE").unwrap_or_default();
         let id = value(text, "ID");
-        let family = id.iter().map(String::as_str).chain(like.split_whitespace()).find_map(Family::by_id);
+        let family = id.iter().map(String::as_str).chain(like.split_whitespace()).find_map(DistributionFamily::by_id);
         let name = value(text, "PRETTY_NAME").or(id).unwrap_or_else(|| "a system without os-release".into());
         Self { name, family }
     }
@@ -101,27 +101,27 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(text: &str, name: &str, family: Option<Family>) {
+    fn check(text: &str, name: &str, family: Option<DistributionFamily>) {
         assert_eq!(Distribution::parse(text), Distribution { name: name.into(), family });
     }
 
     #[test]
     fn the_distributions_that_are_known() {
         let debian = "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nNAME=\"Debian GNU/Linux\"\nID=debian\n";
-        check(debian, "Debian GNU/Linux 12 (bookworm)", Some(Family::Apt));
+        check(debian, "Debian GNU/Linux 12 (bookworm)", Some(DistributionFamily::Apt));
         let ubuntu = "PRETTY_NAME=\"Ubuntu 24.04.1 LTS\"\nID=ubuntu\nID_LIKE=debian\n";
-        check(ubuntu, "Ubuntu 24.04.1 LTS", Some(Family::Apt));
+        check(ubuntu, "Ubuntu 24.04.1 LTS", Some(DistributionFamily::Apt));
         let fedora =
             "NAME=\"Fedora Linux\"\nID=fedora\nVERSION_ID=42\nPRETTY_NAME=\"Fedora Linux 42 (Workstation Edition)\"\n";
-        check(fedora, "Fedora Linux 42 (Workstation Edition)", Some(Family::Dnf));
+        check(fedora, "Fedora Linux 42 (Workstation Edition)", Some(DistributionFamily::Dnf));
     }
 
     #[test]
     fn relatives_by_id_like() {
-        check("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", "linuxmint", Some(Family::Apt));
-        check("ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n", "rocky", Some(Family::Dnf));
-        check("ID=odd\nID_LIKE=\"fedora debian\"\n", "odd", Some(Family::Dnf));
-        check("ID=debian\nID_LIKE=fedora\n", "debian", Some(Family::Apt));
+        check("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", "linuxmint", Some(DistributionFamily::Apt));
+        check("ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n", "rocky", Some(DistributionFamily::Dnf));
+        check("ID=odd\nID_LIKE=\"fedora debian\"\n", "odd", Some(DistributionFamily::Dnf));
+        check("ID=debian\nID_LIKE=fedora\n", "debian", Some(DistributionFamily::Apt));
     }
 
     #[test]

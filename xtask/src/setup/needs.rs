@@ -1,7 +1,7 @@
 //! The table of needs: each command or file that `cargo xt` uses, and the package that provides it in each family of
 //! distributions.
 
-use super::distribution::Family;
+use super::distribution::DistributionFamily;
 use crate::shell::on_path;
 use std::path::Path;
 
@@ -146,7 +146,7 @@ pub(crate) fn names(needs: &[&Need]) -> String {
 }
 
 /// The packages that meet these needs, each once.
-pub(crate) fn packages(needs: &[&Need], family: Family) -> Vec<&'static str> {
+pub(crate) fn packages(needs: &[&Need], family: DistributionFamily) -> Vec<&'static str> {
     let mut packages = Vec::new();
     for package in needs.iter().map(|need| need.package(family)) {
         if !packages.contains(&package) {
@@ -160,10 +160,10 @@ pub(crate) fn packages(needs: &[&Need], family: Family) -> Vec<&'static str> {
 
 impl Need {
     /// The package that provides it.
-    fn package(&self, family: Family) -> &'static str {
+    fn package(&self, family: DistributionFamily) -> &'static str {
         match family {
-            Family::Apt => self.apt,
-            Family::Dnf => self.dnf,
+            DistributionFamily::Apt => self.apt,
+            DistributionFamily::Dnf => self.dnf,
         }
     }
 
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn each_need_has_a_package_in_each_family_and_a_use() {
         for need in NEEDS {
-            for family in Family::ALL {
+            for family in DistributionFamily::ALL {
                 assert!(is_package_name(need.package(family)), "{}, {family:?}", need.name);
             }
             assert!(!need.uses.is_empty(), "{}", need.name);
@@ -210,8 +210,8 @@ mod tests {
     fn packages_are_named_once_and_in_order() {
         let of = |names: &[&str]| NEEDS.iter().filter(|need| names.contains(&need.name)).collect::<Vec<_>>();
         let both = of(&["iptables-nft", "iptables-legacy", "cc"]);
-        assert_eq!(packages(&both, Family::Apt), ["gcc", "iptables"]);
-        assert_eq!(packages(&both, Family::Dnf), ["gcc", "iptables-nft", "iptables-legacy"]);
+        assert_eq!(packages(&both, DistributionFamily::Apt), ["gcc", "iptables"]);
+        assert_eq!(packages(&both, DistributionFamily::Dnf), ["gcc", "iptables-nft", "iptables-legacy"]);
     }
 
     #[test]

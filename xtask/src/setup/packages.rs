@@ -1,6 +1,6 @@
 //! Installs missing packages with the distribution's package manager.
 
-use super::distribution::{Distribution, Family};
+use super::distribution::{Distribution, DistributionFamily};
 use super::needs::{Need, names, packages};
 use crate::shell::{on_path, run_quietly};
 use anyhow::{Context, Result, bail, ensure};
@@ -12,7 +12,7 @@ const APT_LOCK: &str = "DPkg::Lock::Timeout=120";
 /// One run of a package manager.
 #[derive(Debug, PartialEq, Eq)]
 struct Installation {
-    family: Family,
+    family: DistributionFamily,
     packages: Vec<&'static str>,
 }
 
@@ -60,8 +60,9 @@ pub(super) fn advice(missing: &[&Need], distribution: &Distribution) -> String {
 
 /// The commands of all families.
 fn everywhere(missing: &[&Need]) -> String {
-    let command = |family: Family| format!("on {}: {}", family.name(), family.command(&packages(missing, family)));
-    Family::ALL.map(command).join("; ")
+    let command =
+        |family: DistributionFamily| format!("on {}: {}", family.name(), family.command(&packages(missing, family)));
+    DistributionFamily::ALL.map(command).join("; ")
 }
 
 fn is_root() -> Result<bool> {
@@ -81,11 +82,11 @@ impl Installation {
         };
         let mut commands = Vec::new();
         let mut install = match self.family {
-            Family::Apt => {
+            DistributionFamily::Apt => {
                 commands.push(run(&["update", "-qq"]));
                 run(&["install", "-y", "-qq", "--no-install-recommends", "-o", APT_LOCK])
             }
-            Family::Dnf => run(&["install", "-y", "-q", "--setopt=install_weak_deps=False"]),
+            DistributionFamily::Dnf => run(&["install", "-y", "-q", "--setopt=install_weak_deps=False"]),
         };
         install.args(&self.packages);
         commands.push(install);
@@ -99,7 +100,7 @@ mod tests {
     use crate::setup::needs::{Use, needs_of};
     use crate::shell::line;
 
-    fn distribution(name: &str, family: Option<Family>) -> Distribution {
+    fn distribution(name: &str, family: Option<DistributionFamily>) -> Distribution {
         Distribution { name: name.into(), family }
     }
 
@@ -119,14 +120,14 @@ mod tests {
             installation.commands().iter().map(line).collect::<Vec<_>>()
         };
         assert_eq!(
-            commands(Family::Apt),
+            commands(DistributionFamily::Apt),
             [
                 "apt-get update -qq",
                 "apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=120 gcc iproute2 util-linux libc6-dev"
             ]
         );
         assert_eq!(
-            commands(Family::Dnf),
+            commands(DistributionFamily::Dnf),
             ["dnf install -y -q --setopt=install_weak_deps=False gcc iproute util-linux glibc-devel"]
         );
     }
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn without_the_package_manager_or_root_packages_and_commands_are_named() {
-        let fedora = distribution("Fedora Linux 42", Some(Family::Dnf));
+        let fedora = distribution("Fedora Linux 42", Some(DistributionFamily::Dnf));
         for (manager, said) in [(false, "Fedora Linux 42 has no dnf"), (true, "needs root")] {
             let text = error(&fedora, manager, false);
             for part in [said, "cc, ip, ", "dnf install -y gcc iproute util-linux"] {

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::counted::Counted;
-use super::{Context, Counters, Order};
+use super::{Counters, GateContext, Order};
 use crate::fleet::audit;
 
 /// Time limit of a handshake, and of the end of a connection.
@@ -41,7 +41,7 @@ pub(super) fn acceptor(certificate: &Path, key: &Path) -> anyhow::Result<TlsAcce
 }
 
 /// Serves one connection until the gate's next order.
-pub(super) async fn answer(client: Counted, mut context: Context) {
+pub(super) async fn answer(client: Counted, mut context: GateContext) {
     let Ok(Ok(stream)) = timeout(PATIENCE, context.tls.accept(client)).await else { return };
     let counters = Arc::clone(&context.counters);
     let service = service_fn(move |request: Request<Incoming>| {

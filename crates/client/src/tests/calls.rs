@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use ferry_api::wire::stream::Encoding;
-use ferry_lab::api::{Action, Authority, Form, Options as Server, Rule, Validity, Welcome};
+use ferry_lab::api::{ApiServerOptions as Server, Authority, FaultAction, FaultRule, RequestForm, Validity, Welcome};
 use tokio::time::timeout;
 
 use super::*;
@@ -20,8 +20,8 @@ fn pair_with(server: Server, cluster: &str, change: impl FnOnce(&mut Options)) -
     (server, Setup::with(access, change), folder)
 }
 
-fn once(action: Action) -> Rule {
-    Rule::new(1, action)
+fn once(action: FaultAction) -> FaultRule {
+    FaultRule::new(1, action)
 }
 
 #[tokio::test]
@@ -74,15 +74,15 @@ async fn gzip_is_undone_whoever_asked_for_it() {
     let (server, setup, _folder) = pair_with(Server::default(), ", disable-compression: true", |_| {});
     let plain = setup.list().await.unwrap();
     assert_eq!(header(&server.requests()[0], "accept-encoding"), Some("identity"));
-    for action in [Action::Gzip, Action::GzipMembers] {
+    for action in [FaultAction::Gzip, FaultAction::GzipMembers] {
         server.script(once(action));
         assert!(setup.list().await.unwrap() == plain);
     }
-    server.script(Rule::new(1, Action::GzipMembers).form(Form::Watch));
+    server.script(FaultRule::new(1, FaultAction::GzipMembers).form(RequestForm::Watch));
     let mut answer = setup.client.send(&call(Verb::Watch)).await.unwrap();
     assert!(timeout(Duration::from_secs(5), answer.body.chunk()).await.unwrap().unwrap().is_some());
 
-    server.script(once(Action::GzipBomb { bytes: 50 << 20 }));
+    server.script(once(FaultAction::GzipBomb { bytes: 50 << 20 }));
     let mut answer = setup.client.send(&call(Verb::List)).await.unwrap();
     let mut total = 0;
     while let Some(bytes) = answer.body.chunk().await.unwrap() {
@@ -95,12 +95,12 @@ async fn gzip_is_undone_whoever_asked_for_it() {
 #[tokio::test]
 async fn refusals_are_answers() {
     let (server, setup, _folder) = pair(|_| {});
-    server.script(once(Action::Throttle { header: Some(7), details: None }));
+    server.script(once(FaultAction::Throttle { header: Some(7), details: None }));
     let answer = setup.client.send(&call(Verb::List)).await.unwrap();
     assert_eq!((answer.status, answer.retry_after), (429, Some(Duration::from_secs(7))));
-    server.script(once(Action::status(410)));
+    server.script(once(FaultAction::status(410)));
     assert_eq!(setup.status().await, Ok(410));
-    server.script(once(Action::ContentType("text/html".to_owned())));
+    server.script(once(FaultAction::ContentType("text/html".to_owned())));
     let answer = setup.client.send(&call(Verb::List)).await.unwrap();
     assert_eq!((answer.encoding, answer.content_type.as_str()), (None, "text/html"));
     server.accept_token(Some("another"));
@@ -113,16 +113,16 @@ async fn broken_answers_are_interruptions() {
     let (server, setup, _folder) = pair(|_| {});
     let size = setup.list().await.unwrap().1.len();
     for action in [
-        Action::CutHead { bytes: 0 },
-        Action::CutHead { bytes: 20 },
-        Action::CutAfter { bytes: 0 },
-        Action::CutAfter { bytes: size / 2 },
-        Action::ResetAfter { bytes: size / 2 },
+        FaultAction::CutHead { bytes: 0 },
+        FaultAction::CutHead { bytes: 20 },
+        FaultAction::CutAfter { bytes: 0 },
+        FaultAction::CutAfter { bytes: size / 2 },
+        FaultAction::ResetAfter { bytes: size / 2 },
     ] {
         // From a connection of its own: a request that a kept connection loses unsent is sent again.
         server.cut();
         tokio::time::sleep(Duration::from_millis(20)).await;
-        server.script(Rule::new(1, action.clone()));
+        server.script(FaultRule::new(1, action.clone()));
         let result = setup.status().await;
         assert!(
             matches!(&result, Err(CallError::Interrupted(text)) if !text.contains("http")),
@@ -138,7 +138,7 @@ async fn silence_has_an_end() {
         options.timing.connect = Duration::from_millis(300);
         options.timing.headers = Duration::from_millis(300);
     });
-    server.script(once(Action::NoAnswer));
+    server.script(once(FaultAction::NoAnswer));
     assert!(matches!(setup.status().await, Err(CallError::Timeout { .. })));
     server.cut();
     server.welcome(1, Welcome::Silence);
@@ -149,7 +149,7 @@ async fn silence_has_an_end() {
     );
     assert_eq!(setup.count(&format!("answered <error> GET {}", server.address())), Some(2));
     // A slow response is no timeout.
-    server.script(once(Action::Slow { bytes: 2000, pause: Duration::from_millis(20) }));
+    server.script(once(FaultAction::Slow { bytes: 2000, pause: Duration::from_millis(20) }));
     assert_eq!(setup.status().await, Ok(200));
 }
 
@@ -182,7 +182,7 @@ async fn connections_that_answer_nothing_are_held_back() {
     let (server, setup, _folder) = pair_with(Server { http2: false, ..Server::default() }, "", |options| {
         options.timing.backoff = first;
     });
-    server.script(Rule::new(4, Action::CutHead { bytes: 0 }));
+    server.script(FaultRule::new(4, FaultAction::CutHead { bytes: 0 }));
     let begun = Instant::now();
     for failures in 1..=4 {
         let result = setup.status().await;
@@ -193,7 +193,7 @@ async fn connections_that_answer_nothing_are_held_back() {
     assert_eq!(setup.status().await, Ok(200));
     assert!(begun.elapsed() >= first * (1 + 2 + 4 + 8), "{:?}", begun.elapsed());
     // A connection that has served a request doesn't count as a failed attempt.
-    server.script(Rule::new(1, Action::CutHead { bytes: 0 }));
+    server.script(FaultRule::new(1, FaultAction::CutHead { bytes: 0 }));
     assert!(setup.status().await.is_err());
     assert_eq!(setup.client.failures(), 4);
 }
@@ -201,7 +201,7 @@ async fn connections_that_answer_nothing_are_held_back() {
 #[tokio::test]
 async fn connections_of_one_attempt_that_answer_nothing_count_once() {
     let (server, setup, _folder) = pair_with(Server { http2: false, ..Server::default() }, "", |_| {});
-    server.script(Rule::new(4, Action::NoAnswer));
+    server.script(FaultRule::new(4, FaultAction::NoAnswer));
     let cut = async {
         until("the requests", || server.requests().len() == 4).await;
         server.cut();

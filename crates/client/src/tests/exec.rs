@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use ferry_lab::api::{Authority, Options as Server, Validity};
+use ferry_lab::api::{ApiServerOptions as Server, Authority, Validity};
 
 use super::*;
 

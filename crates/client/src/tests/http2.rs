@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ferry_lab::api::{Action, Authority, Form, Identity, Options as Server, Rule, Validity};
+use ferry_lab::api::{ApiServerOptions as Server, Authority, FaultAction, FaultRule, Identity, RequestForm, Validity};
 use tokio::time::timeout;
 
 use super::*;
@@ -127,7 +127,7 @@ async fn a_connection_that_answers_no_ping_is_given_up() {
 async fn a_request_on_a_connection_that_answers_no_ping_is_sent_again() {
     let (server, setup) = pair(Server::default(), pings);
     assert_eq!(setup.status().await, Ok(200));
-    server.script(Rule::new(1, Action::NoAnswer));
+    server.script(FaultRule::new(1, FaultAction::NoAnswer));
     let freeze = async {
         until("the request", || server.requests().len() == 2).await;
         server.freeze();
@@ -177,15 +177,15 @@ async fn pings_can_be_set_by_the_environment() {
 async fn a_stream_that_is_refused_is_asked_for_again() {
     let (server, setup) = pair(Server::default(), |_| {});
     assert_eq!(setup.status().await, Ok(200));
-    server.script(Rule::new(2, Action::RefuseStream));
+    server.script(FaultRule::new(2, FaultAction::RefuseStream));
     assert_eq!(setup.status().await, Ok(200));
     assert_eq!(server.requests().len(), 4);
-    server.script(Rule::new(3, Action::RefuseStream));
+    server.script(FaultRule::new(3, FaultAction::RefuseStream));
     let result = setup.status().await;
     assert!(matches!(result, Err(CallError::Interrupted(_))), "{result:?}");
     assert_eq!(server.requests().len(), 7, "not for ever");
     // A request whose response has begun isn't sent again by the client, but by its caller.
-    server.script(Rule::new(1, Action::CutHead { bytes: 0 }));
+    server.script(FaultRule::new(1, FaultAction::CutHead { bytes: 0 }));
     let result = setup.status().await;
     assert!(matches!(result, Err(CallError::Interrupted(_))), "{result:?}");
     assert_eq!((server.requests().len(), server.connections()), (8, 1));
@@ -218,7 +218,7 @@ async fn what_one_stream_doesnt_read_holds_up_no_other() {
     let mut unread = Vec::new();
     // The four kinds' lists, none of which is read.
     for _ in 0..4 {
-        server.script(Rule::new(1, Action::Raw(vec![b'a'; LARGE])).form(Form::List));
+        server.script(FaultRule::new(1, FaultAction::Raw(vec![b'a'; LARGE])).form(RequestForm::List));
         unread.push(setup.client.send(&call(Verb::List)).await.unwrap());
     }
     // until flow control stops the server

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use ferry_lab::api::{Action, Authority, Form, Identity, Options as Server, Rule, Validity};
+use ferry_lab::api::{ApiServerOptions as Server, Authority, FaultAction, FaultRule, Identity, RequestForm, Validity};
 use tokio::time::timeout;
 
 use super::*;
@@ -142,7 +142,7 @@ async fn a_watch_that_is_never_idle_ends_too() {
     let (lab, users) = (Authority::new("lab"), Authority::new("users"));
     let [first, second] = ["a", "b"].map(|name| users.client(name, &[], Validity::Now));
     let bench = Bench::new(&lab, users, first);
-    bench.server.script(Rule::new(1, Action::Endless).form(Form::Watch));
+    bench.server.script(FaultRule::new(1, FaultAction::Endless).form(RequestForm::Watch));
     let mut watch = bench.setup.client.send(&call(Verb::Watch)).await.unwrap();
     bench.folder.write("key", &second.key);
     bench.folder.write("certificate", &second.certificate);

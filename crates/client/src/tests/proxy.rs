@@ -1,6 +1,6 @@
 use std::sync::Mutex;
 
-use ferry_lab::api::{Authority, Identity, Options as Server, Validity};
+use ferry_lab::api::{ApiServerOptions as Server, Authority, Identity, Validity};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};

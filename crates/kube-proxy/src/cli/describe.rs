@@ -94,13 +94,13 @@ fn csv(items: &[String]) -> String {
 mod tests {
     use std::ffi::OsString;
 
-    use super::super::{Request, parse};
+    use super::super::{RequestedAction, parse};
     use super::*;
 
     fn described(args: &[&str]) -> Vec<String> {
         let args = ["kube-proxy"].iter().chain(args).map(OsString::from);
         match parse(args) {
-            Ok(Request::Run(flags)) => flags.describe_all(None).collect(),
+            Ok(RequestedAction::Run(flags)) => flags.describe_all(None).collect(),
             other => panic!("{other:?}"),
         }
     }
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn a_configuration_made_of_flags_is_complete() {
         let args = ["kube-proxy", "--proxy-mode=nftables", "--healthz-port=0", "--metrics-bind-address=::1"];
-        let Ok(Request::Run(flags)) = parse(args.map(OsString::from)) else { panic!("not to run") };
+        let Ok(RequestedAction::Run(flags)) = parse(args.map(OsString::from)) else { panic!("not to run") };
         let mut config = KubeProxyConfiguration::default();
         crate::cli::apply(&flags, &mut config);
         config.apply_platform_defaults();

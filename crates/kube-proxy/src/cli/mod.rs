@@ -25,7 +25,7 @@ pub struct Flags(BTreeMap<&'static str, Vec<String>>);
 
 /// The requested action.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum RequestedAction {
     /// run, or a command flag
     Run(Flags),
     /// show something, with what is asked
@@ -46,7 +46,7 @@ const POSITIONALS: &str = "args";
 ///
 /// # Errors
 /// If a flag is unknown, a value is invalid, or there are positional arguments.
-pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, UsageError> {
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<RequestedAction, UsageError> {
     let mut args: Vec<OsString> = args.into_iter().collect();
     let inspected = args.get(1).and_then(|name| name.to_str()).and_then(Inspected::named);
     if inspected.is_some() {
@@ -60,7 +60,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, UsageE
     };
     let flags = given(&matches, inspected).map_err(|error| usage(&mut command, &error))?;
     if matches.get_flag("help") {
-        return Ok(Request::Print(command.render_help().to_string()));
+        return Ok(RequestedAction::Print(command.render_help().to_string()));
     }
     let positionals: Vec<&String> = matches.get_many(POSITIONALS).into_iter().flatten().collect();
     let takes_arguments = inspected.is_some_and(|inspected| !inspected.arguments.is_empty());
@@ -72,13 +72,13 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request, UsageE
         return Err(UsageError(format!("Error: {message}\n")));
     }
     version_asked(&flags).map_err(|error| usage(&mut command, &error)).map(|asked| match asked {
-        Some(text) => Request::Print(text),
+        Some(text) => RequestedAction::Print(text),
         None => match inspected {
             Some(inspected) => {
                 let asked: Vec<&str> = positionals.iter().map(|text| text.as_str()).collect();
-                Request::Inspect(inspected.inspection, flags, asked.join(" "))
+                RequestedAction::Inspect(inspected.inspection, flags, asked.join(" "))
             }
-            None => Request::Run(flags),
+            None => RequestedAction::Run(flags),
         },
     })
 }

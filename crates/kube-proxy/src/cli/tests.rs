@@ -5,14 +5,14 @@ use ferry_api::config::FerryConfiguration;
 use super::*;
 use crate::version::UPSTREAM;
 
-fn parsed(args: &[&str]) -> Result<Request, String> {
+fn parsed(args: &[&str]) -> Result<RequestedAction, String> {
     let args = ["kube-proxy"].iter().chain(args).map(OsString::from);
     parse(args).map_err(|error| error.to_string())
 }
 
 fn flags(args: &[&str]) -> Flags {
     match parsed(args) {
-        Ok(Request::Run(flags)) => flags,
+        Ok(RequestedAction::Run(flags)) => flags,
         other => panic!("{args:?}: {other:?}"),
     }
 }
@@ -160,7 +160,7 @@ fn positionals_are_refused_without_usage() {
 #[test]
 fn versions() {
     let printed = |args: &[&str]| match parsed(args) {
-        Ok(Request::Print(text)) => text,
+        Ok(RequestedAction::Print(text)) => text,
         other => panic!("{other:?}"),
     };
     let (line, of_distro) = (format!("Kubernetes {UPSTREAM}\n"), format!("--version={UPSTREAM}-distro.1"));
@@ -176,7 +176,7 @@ fn versions() {
 
 #[test]
 fn help_names_every_flag_but_those_of_older_releases() {
-    let Ok(Request::Print(help)) = parsed(&["-h"]) else { panic!("no help") };
+    let Ok(RequestedAction::Print(help)) = parsed(&["-h"]) else { panic!("no help") };
     for flag in FLAGS {
         let named = help.contains(&format!("--{} ", flag.name)) || help.contains(&format!("--{}[", flag.name));
         assert_eq!(named, !flag.is_of_older_releases(), "{}", flag.name);
@@ -324,8 +324,8 @@ fn flags_of_the_configuration_are_passed_on_without_credentials() {
     let line = |words: &[&str]| {
         let words = words.iter().map(|word| OsString::from(*word));
         match parse([OsString::from("kube-proxy")].into_iter().chain(words)).unwrap() {
-            Request::Run(flags) | Request::Inspect(_, flags, _) => flags,
-            Request::Print(text) => panic!("{text}"),
+            RequestedAction::Run(flags) | RequestedAction::Inspect(_, flags, _) => flags,
+            RequestedAction::Print(text) => panic!("{text}"),
         }
     };
     let running = line(&[

@@ -29,12 +29,12 @@ pub struct Configured {
     /// the content of the configuration file, if there is one
     pub text: Option<String>,
     /// messages to log once logging is set up
-    pub notices: Vec<Notice>,
+    pub notices: Vec<ConfigNotice>,
 }
 
 /// A message about the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum ConfigNotice {
     /// strict decoding of the file failed
     Lenient(String),
     /// the file has a deprecated or ineffective setting
@@ -80,7 +80,7 @@ pub(super) fn complete_with(flags: &Flags, text: Option<String>) -> anyhow::Resu
         None => {
             let mut config = KubeProxyConfiguration::default();
             cli::apply(flags, &mut config);
-            notices.extend(config.check_feature_gates()?.into_iter().map(Notice::Gate));
+            notices.extend(config.check_feature_gates()?.into_iter().map(ConfigNotice::Gate));
             config
         }
     };
@@ -107,12 +107,12 @@ pub(super) fn complete_with(flags: &Flags, text: Option<String>) -> anyhow::Resu
     let modes = config.modes_to_try();
     let has_listeners = [MODE_USERSPACE, MODE_WINUSERSPACE].iter().any(|mode| modes.contains(mode));
     if flags.path(PORTS).is_some() && flags.path("config").is_none() && !has_listeners {
-        notices.push(Notice::WithoutListeners(PORTS));
+        notices.push(ConfigNotice::WithoutListeners(PORTS));
     }
     let manifests = flags.path("manifests").map(str::to_owned);
     if manifests.is_some() {
         let unused = ["kubeconfig", "master"].into_iter().filter(|name| flags.path(name).is_some());
-        notices.extend(unused.map(Notice::Unused));
+        notices.extend(unused.map(ConfigNotice::Unused));
     }
     let master = flags.path("master").map(str::to_owned);
     let given = flags.clone();
@@ -120,26 +120,26 @@ pub(super) fn complete_with(flags: &Flags, text: Option<String>) -> anyhow::Resu
     Ok(Configured { config, node_name, master, manifests, given, flags, text, notices })
 }
 
-fn read(text: &str, notices: &mut Vec<Notice>) -> anyhow::Result<KubeProxyConfiguration> {
+fn read(text: &str, notices: &mut Vec<ConfigNotice>) -> anyhow::Result<KubeProxyConfiguration> {
     let decoded = decode(text)?;
-    notices.extend(decoded.strict_error.map(Notice::Lenient));
-    notices.extend(decoded.warnings.into_iter().map(Notice::Odd));
+    notices.extend(decoded.strict_error.map(ConfigNotice::Lenient));
+    notices.extend(decoded.warnings.into_iter().map(ConfigNotice::Odd));
     if decoded.other_documents > 0 {
-        notices.push(Notice::OtherDocuments(decoded.other_documents));
+        notices.push(ConfigNotice::OtherDocuments(decoded.other_documents));
     }
     Ok(decoded.config)
 }
 
-fn note_flags(flags: &Flags, notices: &mut Vec<Notice>) {
+fn note_flags(flags: &Flags, notices: &mut Vec<ConfigNotice>) {
     if flags.path("config").is_some() {
         let overruled = [Effect::Config, Effect::Deprecated].into_iter().flat_map(|effect| flags.with_effect(effect));
-        notices.extend(overruled.map(Notice::Overruled));
+        notices.extend(overruled.map(ConfigNotice::Overruled));
     }
     // With --write-config-to these flags have an effect: they are written.
     if flags.path("write-config-to").is_none() {
-        notices.extend(flags.with_effect(Effect::Nothing).map(Notice::WithoutEffect));
+        notices.extend(flags.with_effect(Effect::Nothing).map(ConfigNotice::WithoutEffect));
     }
-    notices.extend(flags.with_effect(Effect::Removed).map(Notice::Removed));
+    notices.extend(flags.with_effect(Effect::Removed).map(ConfigNotice::Removed));
 }
 
 // === impl Configured ===
@@ -160,9 +160,9 @@ impl fmt::Debug for Configured {
     }
 }
 
-// === impl Notice ===
+// === impl ConfigNotice ===
 
-impl Notice {
+impl ConfigNotice {
     /// Logs the message.
     pub fn log(&self) {
         match self {

@@ -19,7 +19,7 @@ use ferry_api::config::GivenGate;
 use ferry_kernel::text::escaped_lines;
 
 use crate::app::{self, RunOptions};
-use crate::cli::{self, Flags, Inspection, Request};
+use crate::cli::{self, Flags, Inspection, RequestedAction};
 use crate::logging;
 use crate::planes::InheritedSockets;
 use crate::platform::{self, HandedOver, supervisor};
@@ -29,11 +29,11 @@ pub use config::{Configured, complete};
 /// Executes a command line; returns the exit code.
 pub fn execute(args: Vec<std::ffi::OsString>) -> ExitCode {
     let flags = match cli::parse(args) {
-        Ok(Request::Run(flags)) => flags,
-        Ok(Request::Inspect(inspection, flags, asked)) => {
+        Ok(RequestedAction::Run(flags)) => flags,
+        Ok(RequestedAction::Inspect(inspection, flags, asked)) => {
             return inspected(inspection, &flags, &asked);
         }
-        Ok(Request::Print(text)) => return print(&mut io::stdout(), &text, ExitCode::SUCCESS),
+        Ok(RequestedAction::Print(text)) => return print(&mut io::stdout(), &text, ExitCode::SUCCESS),
         Err(error) => return print(&mut io::stderr(), &error.to_string(), ExitCode::FAILURE),
     };
     for text in flags.deprecations() {
@@ -90,7 +90,7 @@ fn dispatch(flags: &Flags) -> anyhow::Result<()> {
     let configured = configured.context("failed complete")?;
     configured.config.validate_logging().context("initialize logging")?;
     logging::start(&configured.config.logging);
-    configured.notices.iter().for_each(config::Notice::log);
+    configured.notices.iter().for_each(config::ConfigNotice::log);
     configured.config.given_feature_gates().for_each(note_gate);
     if configured.config.logging.verbosity >= 1 {
         let of_flags = flags.path("config").is_none().then_some(&configured.config);

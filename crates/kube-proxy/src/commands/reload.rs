@@ -9,11 +9,11 @@ use anyhow::{Context as _, bail};
 use ferry_api::config::{KubeProxyConfiguration, ValidationErrors};
 use ferry_api::object::Family;
 
-use super::config::Notice;
+use super::config::ConfigNotice;
 use super::{Configured, complete, inputs};
 use crate::app::{self, RunOptions};
 use crate::cli::Flags;
-use crate::reload::{Outcome, Reload};
+use crate::reload::{Reload, ReloadOutcome};
 
 /// Returns the files to watch (the configuration file and the kubeconfig) and the check of their content. A configuration file that
 /// can be read only once, such as a pipe, is never reloaded.
@@ -24,7 +24,7 @@ pub(super) fn of(flags: &Flags, running: &Configured) -> Reload {
         let file = path.display().to_string();
         let check = move || {
             tracing::debug!(file, "Configuration can be read only once, it is never read again");
-            Outcome::Same
+            ReloadOutcome::Same
         };
         return Reload { files: Vec::new(), check: Box::new(check), served: Arc::default() };
     }
@@ -42,14 +42,14 @@ pub(super) fn of(flags: &Flags, running: &Configured) -> Reload {
                 changed.push("the kubeconfig's content".to_owned());
             }
             if changed.is_empty() {
-                return Outcome::Same;
+                return ReloadOutcome::Same;
             }
             match rehearse(&running, serves.get(), &next) {
-                Ok(()) => Outcome::Changed { changed, text: next.text },
-                Err(error) => Outcome::Unusable { error, also: kubeconfig(&next) },
+                Ok(()) => ReloadOutcome::Changed { changed, text: next.text },
+                Err(error) => ReloadOutcome::Unusable { error, also: kubeconfig(&next) },
             }
         }
-        Err(error) => Outcome::Unusable { error, also: None },
+        Err(error) => ReloadOutcome::Unusable { error, also: None },
     };
     Reload { files, check: Box::new(check), served }
 }
@@ -71,7 +71,7 @@ fn read(flags: &Flags) -> anyhow::Result<Configured> {
 
 /// Tries what a start with it does before its first rule.
 fn rehearse(running: &Configured, served: Option<&Vec<Family>>, next: &Configured) -> anyhow::Result<()> {
-    next.notices.iter().for_each(Notice::log);
+    next.notices.iter().for_each(ConfigNotice::log);
     let options = inputs::options(next)?;
     try_addresses(&inputs::options(running)?, &options)?;
     let families = app::rehearse(&options, inputs::origin(next)?)?;

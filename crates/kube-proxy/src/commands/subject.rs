@@ -7,26 +7,26 @@ use anyhow::{Context as _, bail};
 use ferry_api::config::{CONTROL_SOCKET, KubeProxyConfiguration};
 use ferry_model::{MissingSchedulers, PerFamily, Settings};
 
-use super::config::{Configured, Notice, complete, complete_with};
+use super::config::{ConfigNotice, Configured, complete, complete_with};
 use super::inputs;
 use crate::cli::{self, Flags};
-use crate::control::{ProxyLookup, Quarantined, Running};
-use crate::inspect::Objects;
+use crate::control::{ProxyLookup, Quarantined, RunningProxy};
+use crate::inspect::ListedObjects;
 use crate::logging;
 
 /// Configuration and objects of a subcommand.
 pub(super) struct Subject {
     /// validated; its mode is the inspected one
     pub(super) configured: Configured,
-    source: Source,
+    source: SubjectSource,
     /// the line for stderr where no proxy runs
     pub(super) note: Option<String>,
 }
 
 /// Source of the objects.
-enum Source {
+enum SubjectSource {
     /// the running proxy
-    Running(Box<Running>),
+    Running(Box<RunningProxy>),
     /// a file
     Dump(String),
     /// the manifests or the API server of the configuration
@@ -54,7 +54,7 @@ impl Subject {
         if path.is_empty() {
             return Self::offline(flags, None);
         }
-        match Running::find(Path::new(path))? {
+        match RunningProxy::find(Path::new(path))? {
             ProxyLookup::Running(running) => Self::of_running(flags, running),
             ProxyLookup::NotRunning(error) if flags.path("control-socket").is_some() => {
                 Err(error).with_context(|| format!("no running kube-proxy at {path}"))
@@ -70,7 +70,7 @@ impl Subject {
     ///
     /// # Errors
     /// If a flag sets the configuration, which is the running proxy's.
-    pub(super) fn of_running(flags: &Flags, running: Box<Running>) -> anyhow::Result<Self> {
+    pub(super) fn of_running(flags: &Flags, running: Box<RunningProxy>) -> anyhow::Result<Self> {
         let state = &running.state;
         if let Some(name) = flags.of_configuration().keys().next() {
             bail!(
@@ -89,7 +89,7 @@ impl Subject {
         }
         // The running proxy has logged them.
         configured.notices.clear();
-        Self { configured, source: Source::Running(running), note: None }.prepared()
+        Self { configured, source: SubjectSource::Running(running), note: None }.prepared()
     }
 
     fn offline(flags: &Flags, note: Option<String>) -> anyhow::Result<Self> {
@@ -98,9 +98,9 @@ impl Subject {
             Some(_) if configured.manifests.is_some() => {
                 bail!("--dump and --manifests are two sources of objects: give one")
             }
-            Some("-") => Source::Dump("/dev/stdin".to_owned()),
-            Some(file) => Source::Dump(file.to_owned()),
-            None => Source::Configured,
+            Some("-") => SubjectSource::Dump("/dev/stdin".to_owned()),
+            Some(file) => SubjectSource::Dump(file.to_owned()),
+            None => SubjectSource::Configured,
         };
         Self { configured, source, note }.prepared()
     }
@@ -110,7 +110,7 @@ impl Subject {
         let config = &self.configured.config;
         config.validate_logging()?;
         logging::start_terse(&config.logging);
-        self.configured.notices.iter().for_each(Notice::log);
+        self.configured.notices.iter().for_each(ConfigNotice::log);
         config.validate()?;
         Ok(self)
     }
@@ -119,21 +119,23 @@ impl Subject {
     ///
     /// # Errors
     /// If they can't be read, or the running proxy has ended meanwhile.
-    pub(super) fn objects(&self, settings: &Settings) -> anyhow::Result<Objects> {
+    pub(super) fn objects(&self, settings: &Settings) -> anyhow::Result<ListedObjects> {
         match &self.source {
-            Source::Running(running) => Ok(Objects::of_running(running.objects()?, running.state.manifests)),
-            Source::Dump(file) => Objects::of_dump(Path::new(file), settings),
-            Source::Configured => Objects::of_origin(inputs::origin(&self.configured)?, settings),
+            SubjectSource::Running(running) => {
+                Ok(ListedObjects::of_running(running.objects()?, running.state.manifests))
+            }
+            SubjectSource::Dump(file) => ListedObjects::of_dump(Path::new(file), settings),
+            SubjectSource::Configured => ListedObjects::of_origin(inputs::origin(&self.configured)?, settings),
         }
     }
 
     /// The units in quarantine, if the running proxy is in the inspected mode.
     pub(super) fn quarantined(&self) -> &[Quarantined] {
         match &self.source {
-            Source::Running(running) if self.configured.config.configured_mode() == running.state.mode => {
+            SubjectSource::Running(running) if self.configured.config.configured_mode() == running.state.mode => {
                 &running.state.quarantined
             }
-            Source::Running(_) | Source::Dump(_) | Source::Configured => &[],
+            SubjectSource::Running(_) | SubjectSource::Dump(_) | SubjectSource::Configured => &[],
         }
     }
 
@@ -143,10 +145,10 @@ impl Subject {
     }
 
     /// The running proxy, if it is the source.
-    pub(super) fn running(&self) -> Option<&Running> {
+    pub(super) fn running(&self) -> Option<&RunningProxy> {
         match &self.source {
-            Source::Running(running) => Some(running),
-            Source::Dump(_) | Source::Configured => None,
+            SubjectSource::Running(running) => Some(running),
+            SubjectSource::Dump(_) | SubjectSource::Configured => None,
         }
     }
 }

@@ -13,7 +13,7 @@ use tracing::subscriber::{NoSubscriber, with_default};
 use super::inspect::{answer, question};
 use super::subject::{Subject, control_socket, offline_flag};
 use crate::cli::{Flags, Inspection};
-use crate::control::{ProxyLookup, Running, RunningState};
+use crate::control::{ProxyLookup, RunningProxy, RunningState};
 use crate::planes::Plane;
 
 /// Polling interval. A request for the state takes a few hundred bytes.
@@ -23,7 +23,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const PAUSES: u32 = 10;
 
 /// A running watch, with its last output.
-struct Watch<'a> {
+struct ExplainWatch<'a> {
     flags: &'a Flags,
     asked: &'a str,
     path: &'a str,
@@ -48,7 +48,7 @@ pub(super) fn follow(flags: &Flags, asked: &str) -> anyhow::Result<()> {
     if let Some(mode) = flags.path("mode") {
         Plane::named(mode)?;
     }
-    let mut watch = Watch { flags, asked, path, state: None, text: None };
+    let mut watch = ExplainWatch { flags, asked, path, state: None, text: None };
     loop {
         let begun = Instant::now();
         if watch.step().is_err() {
@@ -58,12 +58,12 @@ pub(super) fn follow(flags: &Flags, asked: &str) -> anyhow::Result<()> {
     }
 }
 
-// === impl Watch ===
+// === impl ExplainWatch ===
 
-impl Watch<'_> {
+impl ExplainWatch<'_> {
     /// Polls once, and prints changes.
     fn step(&mut self) -> io::Result<()> {
-        match Running::find(Path::new(self.path)) {
+        match RunningProxy::find(Path::new(self.path)) {
             Ok(ProxyLookup::Running(running)) if self.state.as_ref() == Some(&running.state) => Ok(()),
             Ok(ProxyLookup::Running(running)) => self.answer(running),
             Ok(ProxyLookup::NotRunning(error)) => self.wait(&error.into()),
@@ -71,7 +71,7 @@ impl Watch<'_> {
         }
     }
 
-    fn answer(&mut self, running: Box<Running>) -> io::Result<()> {
+    fn answer(&mut self, running: Box<RunningProxy>) -> io::Result<()> {
         let state = running.state.clone();
         let answered = || {
             let subject = Subject::of_running(self.flags, running)?;

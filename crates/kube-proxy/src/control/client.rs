@@ -18,7 +18,7 @@ use crate::platform::{ControlStream, connect_control};
 
 /// The running proxy, seen from a subcommand.
 #[derive(Clone, Debug)]
-pub struct Running {
+pub struct RunningProxy {
     path: PathBuf,
     /// its state when it was found
     pub state: RunningState,
@@ -28,7 +28,7 @@ pub struct Running {
 #[derive(Debug)]
 pub enum ProxyLookup {
     /// a running proxy
-    Running(Box<Running>),
+    Running(Box<RunningProxy>),
     /// no process listens at the path
     NotRunning(io::Error),
 }
@@ -38,9 +38,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Longest answer in bytes: some ten times the objects of 10,000 Services with 100,000 endpoints.
 const MOST_BYTES: usize = 256 << 20;
 
-// === impl Running ===
+// === impl RunningProxy ===
 
-impl Running {
+impl RunningProxy {
     /// Requests the state of the proxy at a path.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use ferry_model::{MissingSchedulers, PerFamily};
 use ferry_plane::UnitId;
 use serde::{Deserialize, Serialize};
 
-pub use client::{ProxyLookup, Running};
+pub use client::{ProxyLookup, RunningProxy};
 pub use server::{Control, ControlSetup, serve};
 
 /// State of a running proxy. Decoders ignore unknown fields, so that fields can be added.

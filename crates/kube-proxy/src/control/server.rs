@@ -14,7 +14,7 @@ use crate::core::Desk;
 use crate::platform::{ControlFile, ControlListener};
 use crate::report::SharedInbox;
 use crate::self_test::{self, SelfTest};
-use crate::serve::http::{self, Answer, BlockingAnswers, Deferred, File, Received, Routes, Share};
+use crate::serve::http::{self, BlockingAnswers, Deferred, File, HttpRequest, HttpResponse, Routes, Share};
 use crate::{snapshot, version};
 
 /// Routes of the control socket.
@@ -147,8 +147,8 @@ impl Control {
     fn test(&self) -> Deferred {
         let self_test = self.self_test.clone();
         self.tests.answer(move || match self_test.run() {
-            Ok(tested) => Answer::of("application/json", self_test::json(&tested).to_string()),
-            Err(error) => Answer::text(format!("{error:#}\n")).with_status(StatusCode::SERVICE_UNAVAILABLE),
+            Ok(tested) => HttpResponse::of("application/json", self_test::json(&tested).to_string()),
+            Err(error) => HttpResponse::text(format!("{error:#}\n")).with_status(StatusCode::SERVICE_UNAVAILABLE),
         })
     }
 
@@ -156,7 +156,7 @@ impl Control {
     fn objects(&self) -> Deferred {
         let (desk, node) = (self.desk.clone(), self.setup.node.clone());
         self.blocking.answer(move || {
-            let unavailable = |why: String| Answer::text(why + "\n").with_status(StatusCode::SERVICE_UNAVAILABLE);
+            let unavailable = |why: String| HttpResponse::text(why + "\n").with_status(StatusCode::SERVICE_UNAVAILABLE);
             match snapshot::encode_objects(&desk, &node) {
                 Ok(Some(content)) => Ok(File { name: "objects", content }),
                 Ok(None) => Err(unavailable("no objects are served yet: the lists are not complete".to_owned())),
@@ -167,17 +167,17 @@ impl Control {
 }
 
 impl Routes for Control {
-    fn answer(&self, received: &Received) -> Answer {
+    fn answer(&self, received: &HttpRequest) -> HttpResponse {
         if received.path != STATE {
-            return Answer::not_found();
+            return HttpResponse::not_found();
         }
         match serde_json::to_string(&self.state()) {
-            Ok(state) => Answer::of("application/json", state),
-            Err(error) => Answer::text(error.to_string()).with_status(StatusCode::INTERNAL_SERVER_ERROR),
+            Ok(state) => HttpResponse::of("application/json", state),
+            Err(error) => HttpResponse::text(error.to_string()).with_status(StatusCode::INTERNAL_SERVER_ERROR),
         }
     }
 
-    fn deferred(&self, received: &Received) -> Option<Deferred> {
+    fn deferred(&self, received: &HttpRequest) -> Option<Deferred> {
         match received.path.as_str() {
             OBJECTS => Some(self.objects()),
             // Not by GET, which has no effects: a test adds a Service and devices.

@@ -12,7 +12,7 @@ use ferry_plane::mailbox::Sender;
 
 use super::object_log;
 use crate::health::Pulse;
-use crate::report::Changes;
+use crate::report::ChangeReporter;
 
 /// The core's end of one family's engine: its mailbox, its health, and what it was sent last.
 #[derive(Debug)]
@@ -39,13 +39,13 @@ impl EngineHandle {
     }
 
     /// Counts a change as queued.
-    pub(super) fn queue(&self, changes: &Changes) {
+    pub(super) fn queue(&self, changes: &ChangeReporter) {
         self.pulse.queue(Instant::now());
         changes.queued(self.family);
     }
 
     /// Sends a change to the engine.
-    pub(super) fn put(&self, delta: Delta, changes: &Changes) {
+    pub(super) fn put(&self, delta: Delta, changes: &ChangeReporter) {
         object_log::handed_over(self.family, &delta);
         self.queue(changes);
         self.mailbox.put(delta);

@@ -17,7 +17,7 @@ pub struct NodeWait {
 
 /// Readiness for the first hand-over of units to the engines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Readiness {
+pub(super) enum StartReadiness {
     /// units may be handed over
     Ready,
     /// a required object is missing: check again after a change, and at this time
@@ -28,7 +28,7 @@ pub(super) enum Readiness {
 
 /// Decides on the first hand-over.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(super) struct StartGate {
     /// kinds whose initial lists must be complete
     awaited: Vec<Kind>,
     node: Option<NodeWait>,
@@ -60,45 +60,45 @@ impl NodeWait {
     }
 }
 
-// === impl Gate ===
+// === impl StartGate ===
 
-impl Gate {
+impl StartGate {
     /// A closed gate.
     pub(super) fn new(awaited: Vec<Kind>, node: Option<NodeWait>, node_name: &str) -> Self {
         Self { awaited, node, node_name: node_name.to_owned(), answered: None, addressed: None, ready: None }
     }
 
     /// Updates and returns the readiness. `serving`: true if an earlier run's rules serve.
-    pub(super) fn readiness(&mut self, store: &Store, now: Instant, serving: impl FnOnce() -> bool) -> Readiness {
+    pub(super) fn readiness(&mut self, store: &Store, now: Instant, serving: impl FnOnce() -> bool) -> StartReadiness {
         let listed = self.awaited.iter().all(|kind| store.synced(*kind));
         let node = match self.node {
             Some(wait) => self.node_readiness(wait, store, now),
-            None => Readiness::Ready,
+            None => StartReadiness::Ready,
         };
         match node {
-            Readiness::Ready if !listed => Readiness::Waiting(None),
-            Readiness::Ready => self.grace(store, now, serving),
+            StartReadiness::Ready if !listed => StartReadiness::Waiting(None),
+            StartReadiness::Ready => self.grace(store, now, serving),
             readiness => readiness,
         }
     }
 
-    fn grace(&mut self, store: &Store, now: Instant, serving: impl FnOnce() -> bool) -> Readiness {
+    fn grace(&mut self, store: &Store, now: Instant, serving: impl FnOnce() -> bool) -> StartReadiness {
         let end = *self.ready.get_or_insert(now) + GRACE;
         if self.node.is_none() || store.synced(Kind::ServiceCidr) || now >= end || !serving() {
-            return Readiness::Ready;
+            return StartReadiness::Ready;
         }
-        Readiness::Waiting(Some(end))
+        StartReadiness::Waiting(Some(end))
     }
 
-    fn node_readiness(&mut self, wait: NodeWait, store: &Store, now: Instant) -> Readiness {
+    fn node_readiness(&mut self, wait: NodeWait, store: &Store, now: Instant) -> StartReadiness {
         if !store.synced(Kind::Node) {
-            return Readiness::Waiting(None);
+            return StartReadiness::Waiting(None);
         }
         let answered = *self.answered.get_or_insert(now);
         let addressed = match self.addressed {
             Some(addressed) => addressed,
             None if store.node().is_some_and(has_address) => now,
-            None if now < answered + wait.address => return Readiness::Waiting(Some(answered + wait.address)),
+            None if now < answered + wait.address => return StartReadiness::Waiting(Some(answered + wait.address)),
             None => {
                 let missing = if store.node().is_some() { "an address" } else { "its Node object" };
                 tracing::error!(
@@ -110,14 +110,14 @@ impl Gate {
             }
         };
         self.addressed = Some(addressed);
-        let Some(patience) = wait.pod_range else { return Readiness::Ready };
+        let Some(patience) = wait.pod_range else { return StartReadiness::Ready };
         match store.node() {
-            Some(node) if !node.pod_cidrs.is_empty() => Readiness::Ready,
-            _ if now < addressed + patience => Readiness::Waiting(Some(addressed + patience)),
+            Some(node) if !node.pod_cidrs.is_empty() => StartReadiness::Ready,
+            _ if now < addressed + patience => StartReadiness::Waiting(Some(addressed + patience)),
             Some(_) => {
-                Readiness::Failed(format!("timeout waiting for PodCIDR allocation on node {:?}", self.node_name))
+                StartReadiness::Failed(format!("timeout waiting for PodCIDR allocation on node {:?}", self.node_name))
             }
-            None => Readiness::Failed(format!("timeout waiting for node {:?} to exist", self.node_name)),
+            None => StartReadiness::Failed(format!("timeout waiting for node {:?} to exist", self.node_name)),
         }
     }
 }
@@ -149,8 +149,8 @@ mod tests {
 
     const ADDRESS: &str = "addresses: [{type: InternalIP, address: 10.0.0.1}]";
 
-    fn gate(wait: Option<NodeWait>) -> (Gate, Store) {
-        (Gate::new(vec![Kind::Service, Kind::EndpointSlice], wait, "here"), Store::new("here"))
+    fn gate(wait: Option<NodeWait>) -> (StartGate, Store) {
+        (StartGate::new(vec![Kind::Service, Kind::EndpointSlice], wait, "here"), Store::new("here"))
     }
 
     fn nobody() -> bool {
@@ -166,9 +166,9 @@ mod tests {
         let start = Instant::now();
         let (mut gate, mut store) = gate(None);
         list(&mut store, &[Kind::Service]);
-        assert_eq!(gate.readiness(&store, start + 9999 * SECOND, nobody), Readiness::Waiting(None));
+        assert_eq!(gate.readiness(&store, start + 9999 * SECOND, nobody), StartReadiness::Waiting(None));
         list(&mut store, &[Kind::EndpointSlice]);
-        assert_eq!(gate.readiness(&store, start, nobody), Readiness::Ready);
+        assert_eq!(gate.readiness(&store, start, nobody), StartReadiness::Ready);
     }
 
     #[test]
@@ -176,17 +176,17 @@ mod tests {
         let start = Instant::now();
         let (mut gate, mut store) = gate(Some(WAIT));
         list(&mut store, &[Kind::Service, Kind::EndpointSlice]);
-        assert_eq!(gate.readiness(&store, start, nobody), Readiness::Waiting(None));
+        assert_eq!(gate.readiness(&store, start, nobody), StartReadiness::Waiting(None));
         store.apply(node("", ""));
         list(&mut store, &[Kind::Node]);
         let answered = start + 100 * SECOND;
-        assert_eq!(gate.readiness(&store, answered, nobody), Readiness::Waiting(Some(answered + 30 * SECOND)));
+        assert_eq!(gate.readiness(&store, answered, nobody), StartReadiness::Waiting(Some(answered + 30 * SECOND)));
         assert_eq!(
             gate.readiness(&store, answered + 29 * SECOND, nobody),
-            Readiness::Waiting(Some(answered + 30 * SECOND))
+            StartReadiness::Waiting(Some(answered + 30 * SECOND))
         );
         store.apply(node("", ADDRESS));
-        assert_eq!(gate.readiness(&store, answered + 29 * SECOND, nobody), Readiness::Ready);
+        assert_eq!(gate.readiness(&store, answered + 29 * SECOND, nobody), StartReadiness::Ready);
     }
 
     #[test]
@@ -198,9 +198,9 @@ mod tests {
                 store.apply(node("", ""));
             }
             list(&mut store, &[Kind::Service, Kind::EndpointSlice, Kind::Node]);
-            assert_eq!(gate.readiness(&store, start, nobody), Readiness::Waiting(Some(start + 30 * SECOND)));
+            assert_eq!(gate.readiness(&store, start, nobody), StartReadiness::Waiting(Some(start + 30 * SECOND)));
             let text = crate::logging::logged(0, || {
-                assert_eq!(gate.readiness(&store, start + 30 * SECOND, nobody), Readiness::Ready);
+                assert_eq!(gate.readiness(&store, start + 30 * SECOND, nobody), StartReadiness::Ready);
             });
             assert!(text.contains(if known { "an address" } else { "its Node object" }), "{text}");
         }
@@ -211,18 +211,18 @@ mod tests {
         let start = Instant::now();
         let (mut gate, mut store) = gate(Some(POD_RANGE));
         list(&mut store, &[Kind::Service, Kind::EndpointSlice, Kind::Node]);
-        assert_eq!(gate.readiness(&store, start, nobody), Readiness::Waiting(Some(start + 30 * SECOND)));
+        assert_eq!(gate.readiness(&store, start, nobody), StartReadiness::Waiting(Some(start + 30 * SECOND)));
         store.apply(node("", ADDRESS));
         let addressed = start + 10 * SECOND;
-        assert_eq!(gate.readiness(&store, addressed, nobody), Readiness::Waiting(Some(addressed + 300 * SECOND)));
+        assert_eq!(gate.readiness(&store, addressed, nobody), StartReadiness::Waiting(Some(addressed + 300 * SECOND)));
         let late = addressed + 300 * SECOND;
-        let failed = Readiness::Failed("timeout waiting for PodCIDR allocation on node \"here\"".to_owned());
+        let failed = StartReadiness::Failed("timeout waiting for PodCIDR allocation on node \"here\"".to_owned());
         assert_eq!(gate.readiness(&store, late, nobody), failed);
         store.apply(Event::Delete(Kind::Node, ObjectName::cluster_wide("here")));
-        let gone = Readiness::Failed("timeout waiting for node \"here\" to exist".to_owned());
+        let gone = StartReadiness::Failed("timeout waiting for node \"here\" to exist".to_owned());
         assert_eq!(gate.readiness(&store, late, nobody), gone);
         store.apply(node("podCIDR: 10.1.0.0/24", ADDRESS));
-        assert_eq!(gate.readiness(&store, late, nobody), Readiness::Ready);
+        assert_eq!(gate.readiness(&store, late, nobody), StartReadiness::Ready);
     }
 
     #[test]
@@ -231,10 +231,10 @@ mod tests {
         let (mut gate, mut store) = gate(Some(WAIT));
         store.apply(node("", ADDRESS));
         list(&mut store, &[Kind::Service, Kind::EndpointSlice, Kind::Node]);
-        assert_eq!(gate.readiness(&store, start, || true), Readiness::Waiting(Some(start + GRACE)));
-        assert_eq!(gate.readiness(&store, start, || false), Readiness::Ready, "a start is never delayed");
-        assert_eq!(gate.readiness(&store, start + GRACE, || true), Readiness::Ready);
+        assert_eq!(gate.readiness(&store, start, || true), StartReadiness::Waiting(Some(start + GRACE)));
+        assert_eq!(gate.readiness(&store, start, || false), StartReadiness::Ready, "a start is never delayed");
+        assert_eq!(gate.readiness(&store, start + GRACE, || true), StartReadiness::Ready);
         list(&mut store, &[Kind::ServiceCidr]);
-        assert_eq!(gate.readiness(&store, start, || true), Readiness::Ready);
+        assert_eq!(gate.readiness(&store, start, || true), StartReadiness::Ready);
     }
 }

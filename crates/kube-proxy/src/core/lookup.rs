@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ferry_api::object::Kind;
 use ferry_model::store::Store;
 
-use super::gate::{Gate, Readiness};
+use super::gate::{StartGate, StartReadiness};
 use super::{NeverReady, NodeFacts};
 use crate::input::Input;
 
@@ -23,13 +23,13 @@ pub fn await_node(
 ) -> Result<(), NeverReady> {
     let end = limit.map(|limit| Instant::now() + limit);
     let NodeFacts::Cluster(wait) = node else { return Ok(()) };
-    let (mut gate, mut store) = (Gate::new(vec![Kind::Node], Some(wait), name), Store::new(name));
+    let (mut gate, mut store) = (StartGate::new(vec![Kind::Node], Some(wait), name), Store::new(name));
     loop {
         let now = Instant::now();
         let due = match gate.readiness(&store, now, || false) {
-            Readiness::Ready => return Ok(()),
-            Readiness::Failed(reason) => return Err(NeverReady(reason)),
-            Readiness::Waiting(due) => due,
+            StartReadiness::Ready => return Ok(()),
+            StartReadiness::Failed(reason) => return Err(NeverReady(reason)),
+            StartReadiness::Waiting(due) => due,
         };
         if end.is_some_and(|end| end <= now) {
             tracing::warn!(node = name, "Node is not known yet, going on without it");

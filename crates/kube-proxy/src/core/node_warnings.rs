@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ferry_api::object::Family;
 
-use crate::events::Event;
+use crate::events::KubeEvent;
 use crate::input::{NodeProblem, NodeWarning};
 
 /// The reported problems that have not ended, with their texts.
@@ -15,7 +15,7 @@ pub(super) struct NodeWarnings(BTreeMap<(NodeProblem, Family), String>);
 
 impl NodeWarnings {
     /// Logs a warning that differs from the last one about the same, or its end; returns the Event of a new one.
-    pub(super) fn replace(&mut self, warning: NodeWarning, node: &str) -> Option<Event> {
+    pub(super) fn replace(&mut self, warning: NodeWarning, node: &str) -> Option<KubeEvent> {
         let NodeWarning { problem, family, note } = warning;
         let reason = problem.reason();
         let Some(note) = note else {
@@ -28,7 +28,7 @@ impl NodeWarnings {
             return None;
         }
         tracing::warn!(reason, %family, problem = note, "Node may drop traffic of Services");
-        let event = Event::node_warning(node, reason, &format!("{family}: {note}"));
+        let event = KubeEvent::node_warning(node, reason, &format!("{family}: {note}"));
         self.0.insert((problem, family), note);
         Some(event)
     }

@@ -7,7 +7,7 @@ use ferry_model::{DetectLocal, FrontendAddr, LocalDetector, NodePortAddresses, N
 use ferry_plane::mailbox::{Arrival, Mailbox, Receiver};
 
 use super::*;
-use crate::events::{Event as Told, Inbox, Level, Regarding};
+use crate::events::{Inbox, KubeEvent, Level, Regarding};
 use crate::health::Pulse;
 use crate::input::{NodeProblem, NodeWarning};
 use crate::metrics::Metrics;
@@ -54,7 +54,7 @@ impl Bench {
             addresses: vec!["10.0.0.9".parse().unwrap()],
             node,
             engines: engines.into(),
-            changes: Changes::new(Arc::clone(&metrics), reports.clone(), Family::ALL.into()),
+            changes: ChangeReporter::new(Arc::clone(&metrics), reports.clone(), Family::ALL.into()),
             eligible: Arc::clone(&eligible),
             recorder,
             in_use,
@@ -615,7 +615,7 @@ fn failures_of_health_checks_are_told_with_the_uid() {
     for (name, uid) in [("web", uid_of(4)), ("gone", None)] {
         let service = ObjectName::new("default", name);
         bench.input(Input::HealthCheckFailed { service: service.clone(), note: "in use".to_owned() });
-        assert_eq!(bench.told.waiting(), [Told::health_check_failed(&service, uid, "in use")]);
+        assert_eq!(bench.told.waiting(), [KubeEvent::health_check_failed(&service, uid, "in use")]);
     }
 }
 
@@ -625,7 +625,7 @@ fn problems_of_the_node_are_events_before_and_after_the_start() {
         let problem = NodeProblem::ForwardPolicyDrop;
         Input::NodeWarning(NodeWarning { problem, family: Family::V4, note: Some(note.to_owned()) })
     };
-    let event = |note: &str| Told::node_warning("node", "ForwardPolicyDrop", &format!("IPv4: {note}"));
+    let event = |note: &str| KubeEvent::node_warning("node", "ForwardPolicyDrop", &format!("IPv4: {note}"));
     let mut bench = Bench::new();
     bench.input(warning("dropped"));
     assert_eq!(bench.told.waiting(), [event("dropped")]);

@@ -32,10 +32,10 @@ fn a_base_that_is_taken_later_is_healthy_then() {
         quarantined: vec![(UnitId::Base, Arc::new(CommitError::Refused(Vec::new())))],
         ..Outcome::default()
     };
-    alone.report(Step::Sync, refused(), after(1));
-    alone.report(Step::Tend, refused(), after(2));
+    alone.report(EngineStep::Sync, refused(), after(1));
+    alone.report(EngineStep::Tend, refused(), after(2));
     assert_eq!(alone.setup.pulse.waiting(after(9)), Some(Duration::from_secs(8)));
-    alone.report(Step::Tend, Outcome::default(), after(10));
+    alone.report(EngineStep::Tend, Outcome::default(), after(10));
     assert_eq!(alone.setup.pulse.waiting(after(11)), None);
 }
 
@@ -45,14 +45,14 @@ fn what_cannot_be_looked_after_is_unhealthy_until_it_can() {
     let start = Instant::now();
     let (mut alone, told) = quiet(start);
     let after = |seconds| start + Duration::from_secs(seconds);
-    alone.report(Step::Sync, Outcome::default(), start);
-    alone.report(Step::Tend, Outcome::default(), after(1));
+    alone.report(EngineStep::Sync, Outcome::default(), start);
+    alone.report(EngineStep::Tend, Outcome::default(), after(1));
     assert_eq!(alone.setup.pulse.waiting(after(2)), None);
-    alone.report(Step::Tend, failed(RETRY), after(3));
-    alone.report(Step::Tend, failed(RETRY), after(5));
+    alone.report(EngineStep::Tend, failed(RETRY), after(3));
+    alone.report(EngineStep::Tend, failed(RETRY), after(5));
     assert_eq!(alone.setup.pulse.waiting(after(7)), Some(Duration::from_secs(4)));
-    alone.report(Step::Tend, Outcome::default(), after(8));
-    alone.report(Step::Tend, Outcome::default(), after(9));
+    alone.report(EngineStep::Tend, Outcome::default(), after(8));
+    alone.report(EngineStep::Tend, Outcome::default(), after(9));
     assert_eq!(alone.setup.pulse.waiting(after(9)), None);
     let mut failures = Vec::new();
     for report in told.take() {
@@ -95,14 +95,14 @@ fn what_the_kernel_refuses_is_not_waited_for() {
 fn changes_are_synced_at_once() {
     let start = Instant::now();
     let mut agenda = Agenda::new(UNLIMITED, false, start);
-    assert_eq!(agenda.step(start), Step::Nothing);
+    assert_eq!(agenda.step(start), EngineStep::Nothing);
     assert_eq!(agenda.patience(start), FULL, "without an event nothing is looked at");
     agenda.offered(start);
-    assert_eq!(agenda.step(start), Step::Sync);
-    agenda.done(Step::Sync, &Outcome::default(), start);
-    assert_eq!(agenda.step(start), Step::Nothing);
+    assert_eq!(agenda.step(start), EngineStep::Sync);
+    agenda.done(EngineStep::Sync, &Outcome::default(), start);
+    assert_eq!(agenda.step(start), EngineStep::Nothing);
     agenda.offered(start);
-    assert_eq!(agenda.step(start), Step::Sync);
+    assert_eq!(agenda.step(start), EngineStep::Sync);
 }
 
 #[test]
@@ -111,16 +111,16 @@ fn an_explicit_distance_is_kept() {
     let period = Duration::from_secs(5);
     let mut agenda = Agenda::new(period, false, start);
     agenda.offered(start);
-    assert_eq!(agenda.step(start), Step::Sync);
-    agenda.done(Step::Sync, &Outcome::default(), start);
+    assert_eq!(agenda.step(start), EngineStep::Sync);
+    agenda.done(EngineStep::Sync, &Outcome::default(), start);
     let soon = start + Duration::from_millis(100);
     agenda.offered(soon);
-    assert_eq!(agenda.step(soon), Step::Nothing);
+    assert_eq!(agenda.step(soon), EngineStep::Nothing);
     agenda.woken(soon);
-    assert_eq!(agenda.step(soon), Step::Tend, "that doesn't wait");
-    agenda.done(Step::Tend, &Outcome::default(), soon);
-    assert_eq!(agenda.step(soon), Step::Nothing);
-    assert_eq!(agenda.step(start + period), Step::Sync);
+    assert_eq!(agenda.step(soon), EngineStep::Tend, "that doesn't wait");
+    agenda.done(EngineStep::Tend, &Outcome::default(), soon);
+    assert_eq!(agenda.step(soon), EngineStep::Nothing);
+    assert_eq!(agenda.step(start + period), EngineStep::Sync);
 }
 
 /// As in mode iptables, where each costs a run of the tool.
@@ -137,7 +137,7 @@ fn the_syncs_of_a_stream_of_changes_are_paced_and_a_few_are_not() {
             now = agenda.sync.unwrap();
             starts.push((now - start).as_millis());
             now += took;
-            agenda.done(Step::Sync, &Outcome { elapsed: took, worked, ..Outcome::default() }, now);
+            agenda.done(EngineStep::Sync, &Outcome { elapsed: took, worked, ..Outcome::default() }, now);
         }
         starts
     };
@@ -160,7 +160,7 @@ fn a_slow_sync_pass_is_followed_by_a_pause() {
     let took = |millis| Outcome { elapsed: Duration::from_millis(millis), ..Outcome::default() };
     let pause_after = |period, millis| {
         let mut agenda = Agenda::new(period, false, start);
-        agenda.done(Step::Sync, &took(millis), start);
+        agenda.done(EngineStep::Sync, &took(millis), start);
         agenda.offered(start);
         agenda.sync.unwrap() - start
     };
@@ -171,15 +171,15 @@ fn a_slow_sync_pass_is_followed_by_a_pause() {
     assert_eq!(pause_after(Duration::from_secs(5), 300), Duration::from_secs(5));
     // In a paced mode it is half as long at most: what comes meanwhile makes the next pass longer.
     let mut agenda = Agenda::new(UNLIMITED, true, start);
-    agenda.done(Step::Sync, &took(5_000), start);
+    agenda.done(EngineStep::Sync, &took(5_000), start);
     agenda.offered(start);
     assert_eq!(agenda.sync, Some(start + UNLIMITED / 2));
     // A later change doesn't wait.
     let mut agenda = Agenda::new(UNLIMITED, false, start);
-    agenda.done(Step::Sync, &took(100), start);
+    agenda.done(EngineStep::Sync, &took(100), start);
     let later = start + Duration::from_millis(250);
     agenda.offered(later);
-    assert_eq!(agenda.step(later), Step::Sync);
+    assert_eq!(agenda.step(later), EngineStep::Sync);
 }
 
 #[test]
@@ -190,14 +190,14 @@ fn many_syncs_do_not_put_off_tending() {
     let wanted = Outcome { next: Next::RetryAfter(pause), ..Outcome::default() };
     let mut now = start;
     let mut tended = 0;
-    agenda.done(Step::Sync, &wanted, now);
+    agenda.done(EngineStep::Sync, &wanted, now);
     while now < start + 4 * pause {
         now += Duration::from_millis(1);
         agenda.offered(now);
         loop {
             let step = agenda.step(now);
-            tended += u32::from(step == Step::Tend);
-            if step == Step::Nothing {
+            tended += u32::from(step == EngineStep::Tend);
+            if step == EngineStep::Nothing {
                 break;
             }
             agenda.done(step, &wanted, now);
@@ -211,17 +211,17 @@ fn after_an_error_the_next_try_waits() {
     let start = Instant::now();
     let mut agenda = Agenda::new(Duration::ZERO, false, start);
     agenda.offered(start);
-    agenda.done(Step::Sync, &failed(Duration::from_secs(10)), start);
+    agenda.done(EngineStep::Sync, &failed(Duration::from_secs(10)), start);
     let soon = start + Duration::from_millis(250);
     agenda.woken(soon);
-    assert_eq!(agenda.step(soon), Step::Nothing, "a wake is no reason to try again sooner");
+    assert_eq!(agenda.step(soon), EngineStep::Nothing, "a wake is no reason to try again sooner");
     assert_eq!(agenda.patience(start), Duration::from_secs(10));
-    assert_eq!(agenda.step(start + Duration::from_secs(10)), Step::Tend);
+    assert_eq!(agenda.step(start + Duration::from_secs(10)), EngineStep::Tend);
     agenda.offered(soon);
-    assert_eq!(agenda.step(soon), Step::Sync);
-    agenda.done(Step::Sync, &Outcome::default(), soon);
-    assert_eq!(agenda.step(soon), Step::Tend, "what the wake was for");
-    agenda.done(Step::Tend, &Outcome::default(), soon);
+    assert_eq!(agenda.step(soon), EngineStep::Sync);
+    agenda.done(EngineStep::Sync, &Outcome::default(), soon);
+    assert_eq!(agenda.step(soon), EngineStep::Tend, "what the wake was for");
+    agenda.done(EngineStep::Tend, &Outcome::default(), soon);
     assert_eq!(agenda.patience(soon), FULL - Duration::from_millis(250));
 }
 
@@ -288,8 +288,8 @@ fn changes_and_wakes_are_answered_at_once_and_nothing_else_happens() {
 fn a_repair_is_made_once_an_hour() {
     let now = Instant::now();
     let mut agenda = Agenda::new(Duration::ZERO, false, now);
-    assert_eq!(agenda.step(now + FULL), Step::Repair);
-    agenda.done(Step::Repair, &Outcome::default(), now + FULL);
-    assert_ne!(agenda.step(now + FULL), Step::Repair);
-    assert_eq!(agenda.step(now + 2 * FULL), Step::Repair);
+    assert_eq!(agenda.step(now + FULL), EngineStep::Repair);
+    agenda.done(EngineStep::Repair, &Outcome::default(), now + FULL);
+    assert_ne!(agenda.step(now + FULL), EngineStep::Repair);
+    assert_eq!(agenda.step(now + 2 * FULL), EngineStep::Repair);
 }

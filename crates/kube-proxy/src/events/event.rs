@@ -11,7 +11,7 @@ use serde::Serialize;
 
 /// An event about an object. Equal events are repeats of the same one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Event {
+pub struct KubeEvent {
     /// the object
     pub regarding: Regarding,
     /// type
@@ -46,19 +46,19 @@ pub enum Level {
 
 /// An Event with its name, time and series.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
-    pub(super) event: Arc<Event>,
+pub(super) struct EventRecord {
+    pub(super) event: Arc<KubeEvent>,
     /// metadata.name
     pub(super) name: Box<str>,
     /// time of the first occurrence
     pub(super) time: Timestamp,
     /// repeats
-    pub(super) series: Option<Count>,
+    pub(super) series: Option<EventRepeats>,
 }
 
 /// Repeats of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Count {
+pub(super) struct EventRepeats {
     /// 2 or more
     pub(super) count: u32,
     /// time of the last occurrence
@@ -71,7 +71,7 @@ pub(super) struct Count {
 struct Object<'a> {
     api_version: &'a str,
     kind: &'a str,
-    metadata: Metadata<'a>,
+    metadata: EventMetadata<'a>,
     event_time: String,
     reporting_controller: &'a str,
     reporting_instance: &'a str,
@@ -83,11 +83,11 @@ struct Object<'a> {
     #[serde(rename = "type")]
     level: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    series: Option<Series>,
+    series: Option<EventSeries>,
 }
 
 #[derive(Serialize)]
-struct Metadata<'a> {
+struct EventMetadata<'a> {
     name: &'a str,
     namespace: &'a str,
 }
@@ -106,14 +106,14 @@ struct Reference<'a> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Series {
+struct EventSeries {
     count: u32,
     last_observed_time: String,
 }
 
 #[derive(Serialize)]
 struct Patch {
-    series: Option<Series>,
+    series: Option<EventSeries>,
 }
 
 /// The longest note that an API server accepts, in bytes.
@@ -124,9 +124,9 @@ pub(super) const CONTROLLER: &str = "kube-proxy";
 /// The longest name of an object.
 const NAME_BYTES: usize = 253;
 
-// === impl Event ===
+// === impl KubeEvent ===
 
-impl Event {
+impl KubeEvent {
     /// An event with a note, which is truncated to [`NOTE_BYTES`].
     pub fn new(regarding: Regarding, level: Level, reason: &'static str, action: &'static str, note: &str) -> Self {
         let note = note.get(..note.floor_char_boundary(NOTE_BYTES)).unwrap_or(note).into();
@@ -271,9 +271,9 @@ impl Level {
     }
 }
 
-// === impl Record ===
+// === impl EventRecord ===
 
-impl Record {
+impl EventRecord {
     /// The name of an Event: that of the object, and a number in hexadecimal digits, nanoseconds since 1970 for most.
     pub(super) fn name(regarding: &Regarding, number: i128) -> Box<str> {
         let suffix = format!(".{number:x}");
@@ -296,11 +296,11 @@ impl Record {
 
     /// The whole object; `instance` is the reportingInstance.
     pub(super) fn to_json(&self, instance: &str) -> String {
-        let Event { regarding, level, reason, action, note, common: _ } = &*self.event;
+        let KubeEvent { regarding, level, reason, action, note, common: _ } = &*self.event;
         to_text(&Object {
             api_version: "events.k8s.io/v1",
             kind: "Event",
-            metadata: Metadata { name: &self.name, namespace: regarding.event_namespace() },
+            metadata: EventMetadata { name: &self.name, namespace: regarding.event_namespace() },
             event_time: micros(self.time),
             reporting_controller: CONTROLLER,
             reporting_instance: instance,
@@ -309,21 +309,21 @@ impl Record {
             regarding: regarding.written(),
             note,
             level: level.as_str(),
-            series: self.series.map(Count::written),
+            series: self.series.map(EventRepeats::written),
         })
     }
 
     /// The patch: only the series of an Event may change.
     pub(super) fn patch_json(&self) -> String {
-        to_text(&Patch { series: self.series.map(Count::written) })
+        to_text(&Patch { series: self.series.map(EventRepeats::written) })
     }
 }
 
-// === impl Count ===
+// === impl EventRepeats ===
 
-impl Count {
-    fn written(self) -> Series {
-        Series { count: self.count, last_observed_time: micros(self.last) }
+impl EventRepeats {
+    fn written(self) -> EventSeries {
+        EventSeries { count: self.count, last_observed_time: micros(self.last) }
     }
 }
 
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn an_event_of_the_node() {
-        let record = record(Event::starting("node-1"), time(1_700_000_000, 123_456_789));
+        let record = record(KubeEvent::starting("node-1"), time(1_700_000_000, 123_456_789));
         assert_eq!(record.path(), "/apis/events.k8s.io/v1/namespaces/default/events/node-1.17979cfe3d85cd15");
         let wanted = json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
@@ -365,10 +365,10 @@ mod tests {
 
     #[test]
     fn warnings_about_the_node() {
-        let fallback = Event::mode_fallback("node-1", "ipvs", "nftables", "ipvs: no module");
+        let fallback = KubeEvent::mode_fallback("node-1", "ipvs", "nftables", "ipvs: no module");
         assert_eq!(fallback.note(), "running in mode nftables instead of ipvs: ipvs: no module");
         assert_eq!((fallback.reason, fallback.action), ("ProxyModeFallback", "StartKubeProxy"));
-        let dropped = Event::node_warning("node-1", "ForwardPolicyDrop", "IPv4: dropped");
+        let dropped = KubeEvent::node_warning("node-1", "ForwardPolicyDrop", "IPv4: dropped");
         assert_eq!((dropped.reason, dropped.action, dropped.note()), ("ForwardPolicyDrop", "Serve", "IPv4: dropped"));
         for event in [fallback, dropped] {
             assert_eq!((&event.regarding, event.level), (&Regarding::Node("node-1".into()), Level::Warning));
@@ -379,10 +379,10 @@ mod tests {
     #[test]
     fn an_event_of_a_service() {
         let service = ObjectName::new("shop", "web");
-        let failed = Event::health_check_failed(&service, uid(), "node node-1 failed to start");
+        let failed = KubeEvent::health_check_failed(&service, uid(), "node node-1 failed to start");
         let mut record = record(failed, time(1_700_000_000, 0));
         assert_eq!(record.collection(), "/apis/events.k8s.io/v1/namespaces/shop/events");
-        record.series = Some(Count { count: 7, last: time(1_700_000_001, 5_000) });
+        record.series = Some(EventRepeats { count: 7, last: time(1_700_000_001, 5_000) });
         let wanted = json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
             "metadata": {"name": "web.17979cfe362a0000", "namespace": "shop"},
@@ -427,7 +427,7 @@ mod tests {
             (Cause::Twice, None),
             (Cause::Excess, None),
         ] {
-            let event = Event::not_served(&service, uid(), &diagnostic(cause));
+            let event = KubeEvent::not_served(&service, uid(), &diagnostic(cause));
             assert_eq!(event.as_ref().map(|event| event.reason), reason);
             let Some(event) = event else { continue };
             assert_eq!(event.note(), "spec.externalIPs[0]: taken (2 more like it)");
@@ -435,7 +435,7 @@ mod tests {
             assert!(!written.contains("secret") && !written.contains("rival"), "{written}");
         }
         let of_slice = Diagnostic { kind: Kind::EndpointSlice, ..diagnostic(Cause::Special) };
-        let event = Event::not_served(&service, uid(), &of_slice).unwrap();
+        let event = KubeEvent::not_served(&service, uid(), &of_slice).unwrap();
         assert_eq!(event.regarding, Regarding::Service(service, uid()));
         assert_eq!(event.note(), "EndpointSlice web: spec.externalIPs[0]: taken (2 more like it)");
     }
@@ -444,21 +444,21 @@ mod tests {
     fn what_every_node_says_has_one_name() {
         let conflict = |message: &str, uid| {
             let diagnostic = Diagnostic { message: message.to_owned(), ..diagnostic(Cause::Contest) };
-            Event::not_served(&diagnostic.name, uid, &diagnostic).unwrap().common_number()
+            KubeEvent::not_served(&diagnostic.name, uid, &diagnostic).unwrap().common_number()
         };
         assert!(conflict("taken", uid()).is_some());
         assert_eq!(conflict("taken", uid()), conflict("taken", uid()));
         assert_ne!(conflict("taken", uid()), conflict("taken", None), "another Service of this name");
         assert_ne!(conflict("taken", uid()), conflict("given", uid()));
-        assert_eq!(Event::starting("node-1").common_number(), None);
+        assert_eq!(KubeEvent::starting("node-1").common_number(), None);
         let missing = diagnostic(Cause::MissingScheduler);
-        let event = Event::not_served(&missing.name, uid(), &missing).unwrap();
+        let event = KubeEvent::not_served(&missing.name, uid(), &missing).unwrap();
         assert_eq!(event.common_number(), None, "a fact of the node");
     }
 
     #[test]
     fn long_notes_are_cut_between_characters() {
-        let long = |note: &str| Event::new(event("web").regarding, Level::Normal, "R", "A", note).note().len();
+        let long = |note: &str| KubeEvent::new(event("web").regarding, Level::Normal, "R", "A", note).note().len();
         assert_eq!(long(&"x".repeat(5000)), NOTE_BYTES);
         assert_eq!(long(&format!("x{}", "ä".repeat(5000))), NOTE_BYTES - 1);
         assert_eq!(long("short"), 5);
@@ -468,7 +468,7 @@ mod tests {
     fn names_stay_names() {
         let name = |length: usize, with: &str| {
             let node = format!("{}{}", "a".repeat(length), with);
-            Record::name(&Regarding::Node(node.into()), 0x1797_9cfe_362a_0000)
+            EventRecord::name(&Regarding::Node(node.into()), 0x1797_9cfe_362a_0000)
         };
         assert_eq!(&*name(3, ""), "aaa.17979cfe362a0000");
         assert_eq!(name(253, "").len(), NAME_BYTES);

@@ -1,8 +1,8 @@
 //! Kubernetes Events about Services and the Node, best-effort: no component waits for them or depends on them. With manifests no
 //! Events are written, and the log has the same facts.
 //!
-//! A [`Recorder`] accepts events from any thread, a [`Writer`] sends them to the API server: repeats become a series (`series`),
-//! failed requests are retried (`outbox`), and all memory is bounded.
+//! A [`Recorder`] accepts events from any thread, an [`EventWriter`] sends them to the API server: repeats become a series
+//! (`series`), failed requests are retried (`outbox`), and all memory is bounded.
 
 mod event;
 mod outbox;
@@ -14,17 +14,17 @@ mod writer;
 
 use std::time::Duration;
 
-pub use event::{Event, Level, NOTE_BYTES, Regarding};
+pub use event::{KubeEvent, Level, NOTE_BYTES, Regarding};
 pub use recorder::Recorder;
 #[cfg(test)]
 pub(crate) use recorder::{Inbox, open as open_queue};
-pub use writer::Writer;
+pub use writer::EventWriter;
 
 use ferry_client::Client;
 
 /// Times and bounds. The default is upstream's; tests shorten it.
 #[derive(Clone, Debug)]
-pub struct Timing {
+pub struct EventTiming {
     /// pause between two attempts of a request
     pub pause: Duration,
     /// attempts of one request
@@ -47,12 +47,12 @@ pub struct Timing {
 const QUEUE: usize = 1000;
 
 /// A recorder and its writer, which must run in the client's runtime. `machine` is this machine's name.
-pub fn open(client: Client, machine: &str, timing: Timing) -> (Recorder, Writer) {
+pub fn open(client: Client, machine: &str, timing: EventTiming) -> (Recorder, EventWriter) {
     let (recorder, inbox) = recorder::open(QUEUE);
-    (recorder, Writer::new(client, machine, timing, inbox))
+    (recorder, EventWriter::new(client, machine, timing, inbox))
 }
 
-impl Default for Timing {
+impl Default for EventTiming {
     fn default() -> Self {
         Self {
             pause: Duration::from_secs(10),

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use ferry_api::wire::stream::Status;
 
-use super::Timing;
-use super::event::Record;
+use super::EventTiming;
+use super::event::EventRecord;
 use super::series::Write;
 
 /// Pending requests, in order.
@@ -15,14 +15,14 @@ pub(super) struct Outbox {
     pause: Duration,
     tries: u32,
     retry_after_limit: Duration,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingWrite>,
     /// no request is sent before this time
     held: Option<Instant>,
 }
 
 /// A request that is pending or running.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct PendingWrite {
     pub(super) write: Write,
     /// failed attempts
     tries: u32,
@@ -31,7 +31,7 @@ pub(super) struct Waiting {
 
 /// Result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum WriteOutcome {
     /// the server has stored it
     Done,
     /// the Event to be patched has expired: API servers keep Events for an hour
@@ -47,8 +47,8 @@ pub(super) enum Outcome {
 // === impl Outbox ===
 
 impl Outbox {
-    pub(super) fn new(timing: &Timing) -> Self {
-        let Timing { pause, tries, retry_after_limit, .. } = *timing;
+    pub(super) fn new(timing: &EventTiming) -> Self {
+        let EventTiming { pause, tries, retry_after_limit, .. } = *timing;
         Self { pause, tries, retry_after_limit, waiting: VecDeque::new(), held: None }
     }
 
@@ -61,7 +61,7 @@ impl Outbox {
         let name = &write.record().name;
         match self.waiting.iter_mut().find(|waiting| waiting.write.record().name == *name) {
             Some(waiting) => *waiting.write.record_mut() = write.into_record(),
-            None => self.waiting.push_back(Waiting { write, tries: 0, due: now }),
+            None => self.waiting.push_back(PendingWrite { write, tries: 0, due: now }),
         }
     }
 
@@ -72,7 +72,7 @@ impl Outbox {
     }
 
     /// Takes the next request if it is due.
-    pub(super) fn take(&mut self, now: Instant) -> Option<Waiting> {
+    pub(super) fn take(&mut self, now: Instant) -> Option<PendingWrite> {
         if self.held.is_some_and(|held| now < held) {
             return None;
         }
@@ -82,7 +82,7 @@ impl Outbox {
 
     /// Handles a request without a response. Returns the number of dropped requests, after too many attempts: the attempt counts
     /// for all pending ones, which would have failed, too.
-    pub(super) fn unreachable(&mut self, failed: Waiting, now: Instant) -> usize {
+    pub(super) fn unreachable(&mut self, failed: PendingWrite, now: Instant) -> usize {
         self.waiting.push_front(failed);
         let before = self.waiting.len();
         self.waiting.iter_mut().for_each(|waiting| waiting.tries += 1);
@@ -93,7 +93,7 @@ impl Outbox {
 
     /// Handles a temporary failure; with a Retry-After no other request is sent before. True if the request is dropped after too
     /// many attempts.
-    pub(super) fn later(&mut self, failed: Waiting, after: Option<Duration>, now: Instant) -> bool {
+    pub(super) fn later(&mut self, failed: PendingWrite, after: Option<Duration>, now: Instant) -> bool {
         let wait = after.map_or(self.pause, |after| after.clamp(self.pause, self.retry_after_limit.max(self.pause)));
         if after.is_some() {
             self.held = Some(now + wait);
@@ -102,7 +102,7 @@ impl Outbox {
         if tries >= self.tries {
             return true;
         }
-        self.waiting.push_front(Waiting { tries, due: now + wait, ..failed });
+        self.waiting.push_front(PendingWrite { tries, due: now + wait, ..failed });
         false
     }
 }
@@ -110,28 +110,28 @@ impl Outbox {
 // === impl Write ===
 
 impl Write {
-    pub(super) fn record(&self) -> &Record {
+    pub(super) fn record(&self) -> &EventRecord {
         match self {
             Self::Create(record) | Self::Patch(record) => record,
         }
     }
 
-    fn record_mut(&mut self) -> &mut Record {
+    fn record_mut(&mut self) -> &mut EventRecord {
         match self {
             Self::Create(record) | Self::Patch(record) => record,
         }
     }
 
-    fn into_record(self) -> Record {
+    fn into_record(self) -> EventRecord {
         match self {
             Self::Create(record) | Self::Patch(record) => record,
         }
     }
 }
 
-// === impl Outcome ===
+// === impl WriteOutcome ===
 
-impl Outcome {
+impl WriteOutcome {
     /// Classifies an unsuccessful response.
     pub(super) fn of(write: &Write, status: Status, retry_after: Option<Duration>) -> Self {
         match (write, status.code, &*status.reason) {
@@ -166,7 +166,7 @@ pub(super) fn is_harmless(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::event::Count;
+    use super::super::event::EventRepeats;
     use super::super::testing::{event, record, time};
     use super::*;
 
@@ -177,8 +177,8 @@ mod tests {
     }
 
     fn patch(service: &str, count: u32) -> Write {
-        let series = Some(Count { count, last: time(2, 0) });
-        Write::Patch(Record { series, ..record(event(service), time(1, 0)) })
+        let series = Some(EventRepeats { count, last: time(2, 0) });
+        Write::Patch(EventRecord { series, ..record(event(service), time(1, 0)) })
     }
 
     fn status(code: u16, reason: &str, message: &str) -> Status {
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn one_request_of_each_event_waits() {
         let now = Instant::now();
-        let mut outbox = Outbox::new(&Timing::default());
+        let mut outbox = Outbox::new(&EventTiming::default());
         for write in [create("a"), create("b"), patch("a", 2), patch("c", 5), patch("c", 9)] {
             outbox.push(write, now);
         }
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn what_nobody_answers_is_tried_twelve_times() {
         let mut now = Instant::now();
-        let mut outbox = Outbox::new(&Timing::default());
+        let mut outbox = Outbox::new(&EventTiming::default());
         outbox.push(create("a"), now);
         outbox.push(create("b"), now);
         for round in 1..12 {
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn one_that_the_server_cant_take_holds_up_nobody() {
         let mut now = Instant::now();
-        let mut outbox = Outbox::new(&Timing::default());
+        let mut outbox = Outbox::new(&EventTiming::default());
         outbox.push(create("a"), now);
         outbox.push(create("b"), now);
         let taken = outbox.take(now).unwrap();
@@ -241,7 +241,7 @@ mod tests {
     fn the_wait_that_the_server_asks_for_is_kept() {
         let now = Instant::now();
         for (asked, kept) in [(30, 30), (0, 10), (3, 10), (100_000, 300)] {
-            let mut outbox = Outbox::new(&Timing::default());
+            let mut outbox = Outbox::new(&EventTiming::default());
             outbox.push(create("a"), now);
             outbox.push(create("b"), now);
             let taken = outbox.take(now).unwrap();
@@ -255,23 +255,23 @@ mod tests {
     #[test]
     fn answers_mean_what_they_mean() {
         let exists = status(409, "AlreadyExists", "");
-        assert_eq!(Outcome::of(&create("a"), exists.clone(), None), Outcome::Done);
-        assert_eq!(Outcome::of(&patch("a", 2), exists.clone(), None), Outcome::Refused(exists));
-        assert_eq!(Outcome::of(&patch("a", 2), status(404, "NotFound", ""), None), Outcome::Gone);
+        assert_eq!(WriteOutcome::of(&create("a"), exists.clone(), None), WriteOutcome::Done);
+        assert_eq!(WriteOutcome::of(&patch("a", 2), exists.clone(), None), WriteOutcome::Refused(exists));
+        assert_eq!(WriteOutcome::of(&patch("a", 2), status(404, "NotFound", ""), None), WriteOutcome::Gone);
         for code in [400, 401, 403, 404, 409, 413, 422] {
             let refused = status(code, "", "");
-            assert_eq!(Outcome::of(&create("a"), refused.clone(), None), Outcome::Refused(refused));
+            assert_eq!(WriteOutcome::of(&create("a"), refused.clone(), None), WriteOutcome::Refused(refused));
         }
         for code in [429, 500, 502, 503, 504] {
             let mut busy = status(code, "Busy", "wait");
             assert_eq!(
-                Outcome::of(&create("a"), busy.clone(), None),
-                Outcome::Later(format!("{code} Busy: wait"), None)
+                WriteOutcome::of(&create("a"), busy.clone(), None),
+                WriteOutcome::Later(format!("{code} Busy: wait"), None)
             );
             busy.retry_after_seconds = Some(3);
-            let later = |seconds| Outcome::Later(format!("{code} Busy: wait"), Some(seconds * SECOND));
-            assert_eq!(Outcome::of(&create("a"), busy.clone(), None), later(3));
-            assert_eq!(Outcome::of(&create("a"), busy, Some(5 * SECOND)), later(5));
+            let later = |seconds| WriteOutcome::Later(format!("{code} Busy: wait"), Some(seconds * SECOND));
+            assert_eq!(WriteOutcome::of(&create("a"), busy.clone(), None), later(3));
+            assert_eq!(WriteOutcome::of(&create("a"), busy, Some(5 * SECOND)), later(5));
         }
     }
 

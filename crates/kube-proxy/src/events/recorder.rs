@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jiff::Timestamp;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use super::event::Event;
+use super::event::KubeEvent;
 
 /// Records events without blocking: if the queue is full, the event is dropped and counted. Clones share the queue.
 #[derive(Clone, Debug, Default)]
-pub struct Recorder(Option<Queue>);
+pub struct Recorder(Option<EventQueue>);
 
 #[derive(Clone, Debug)]
-struct Queue {
-    sender: Sender<(Event, Timestamp)>,
+struct EventQueue {
+    sender: Sender<(KubeEvent, Timestamp)>,
     dropped: Arc<AtomicU64>,
 }
 
 /// The writer's end.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    receiver: Receiver<(Event, Timestamp)>,
+    receiver: Receiver<(KubeEvent, Timestamp)>,
     dropped: Arc<AtomicU64>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Inbox {
 pub(crate) fn open(capacity: usize) -> (Recorder, Inbox) {
     let (sender, receiver) = channel(capacity);
     let dropped = Arc::new(AtomicU64::new(0));
-    (Recorder(Some(Queue { sender, dropped: Arc::clone(&dropped) })), Inbox { receiver, dropped })
+    (Recorder(Some(EventQueue { sender, dropped: Arc::clone(&dropped) })), Inbox { receiver, dropped })
 }
 
 // === impl Recorder ===
@@ -41,8 +41,8 @@ impl Recorder {
     }
 
     /// Records an event that happens now.
-    pub fn record(&self, event: Event) {
-        let Some(Queue { sender, dropped }) = &self.0 else { return };
+    pub fn record(&self, event: KubeEvent) {
+        let Some(EventQueue { sender, dropped }) = &self.0 else { return };
         if sender.try_send((event, Timestamp::now())).is_err() {
             dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -53,13 +53,13 @@ impl Recorder {
 
 impl Inbox {
     /// The next event and its time; `None` when all recorders are dropped. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Option<(Event, Timestamp)> {
+    pub(crate) async fn next(&mut self) -> Option<(KubeEvent, Timestamp)> {
         self.receiver.recv().await
     }
 
     /// All queued events.
     #[cfg(test)]
-    pub(crate) fn waiting(&mut self) -> Vec<Event> {
+    pub(crate) fn waiting(&mut self) -> Vec<KubeEvent> {
         std::iter::from_fn(|| self.receiver.try_recv().ok()).map(|(event, _)| event).collect()
     }
 

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use super::Timing;
-use super::event::{Count, Event, Record, Regarding};
+use super::EventTiming;
+use super::event::{EventRecord, EventRepeats, KubeEvent, Regarding};
 
 /// Recent events. Written events are limited per object, kept ones in total.
 #[derive(Debug)]
-pub(super) struct Series {
+pub(super) struct RecentEvents {
     silence: Duration,
     refresh: Duration,
-    known: HashMap<Arc<Event>, Known>,
+    known: HashMap<Arc<KubeEvent>, WrittenEvent>,
     guard: Guard,
     /// number in the last Event's name; each is unique
     last_name: i128,
@@ -22,9 +22,9 @@ pub(super) struct Series {
 
 /// An event that was written.
 #[derive(Debug)]
-struct Known {
+struct WrittenEvent {
     /// the Event with its current series
-    record: Record,
+    record: EventRecord,
     /// number of occurrences
     count: u32,
     /// number of occurrences that the server has
@@ -39,9 +39,9 @@ struct Known {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Write {
     /// creates an Event
-    Create(Record),
+    Create(EventRecord),
     /// updates an Event's series
-    Patch(Record),
+    Patch(EventRecord),
 }
 
 /// Token bucket per object.
@@ -56,10 +56,10 @@ struct Guard {
 /// Most events, and objects, that are kept.
 const MOST: usize = 1024;
 
-// === impl Series ===
+// === impl RecentEvents ===
 
-impl Series {
-    pub(super) fn new(timing: &Timing) -> Self {
+impl RecentEvents {
+    pub(super) fn new(timing: &EventTiming) -> Self {
         Self {
             silence: timing.silence,
             refresh: timing.refresh,
@@ -70,7 +70,7 @@ impl Series {
     }
 
     /// Adds an occurrence of an event, and its request to `writes` if there is one. False if the object's limit drops the event.
-    pub(super) fn observe(&mut self, event: Event, time: Timestamp, now: Instant, writes: &mut Vec<Write>) -> bool {
+    pub(super) fn observe(&mut self, event: KubeEvent, time: Timestamp, now: Instant, writes: &mut Vec<Write>) -> bool {
         self.tidy(now, writes);
         if let Some(known) = self.known.get_mut(&event) {
             known.happened(time, now);
@@ -85,16 +85,16 @@ impl Series {
         if self.known.len() >= MOST {
             self.forget_oldest(now, writes);
         }
-        let name = Record::name(&event.regarding, self.number(&event, time));
+        let name = EventRecord::name(&event.regarding, self.number(&event, time));
         let event = Arc::new(event);
-        let record = Record { event: Arc::clone(&event), name, time, series: None };
+        let record = EventRecord { event: Arc::clone(&event), name, time, series: None };
         writes.push(Write::Create(record.clone()));
-        self.known.insert(event, Known { record, count: 1, told: 1, last: now, refreshed: now });
+        self.known.insert(event, WrittenEvent { record, count: 1, told: 1, last: now, refreshed: now });
         true
     }
 
     /// The number in the name of a new Event.
-    fn number(&mut self, event: &Event, time: Timestamp) -> i128 {
+    fn number(&mut self, event: &KubeEvent, time: Timestamp) -> i128 {
         event.common_number().unwrap_or_else(|| {
             // The clock may not have advanced, or may have been set back.
             self.last_name = time.as_nanosecond().max(self.last_name + 1);
@@ -116,7 +116,7 @@ impl Series {
 
     /// Time of the next [`Self::tidy`].
     pub(super) fn due(&self) -> Option<Instant> {
-        let due = |known: &Known| {
+        let due = |known: &WrittenEvent| {
             let end = known.last + self.silence;
             if known.told < known.count { end.min(known.refreshed + self.refresh) } else { end }
         };
@@ -133,14 +133,14 @@ impl Series {
     }
 }
 
-// === impl Known ===
+// === impl WrittenEvent ===
 
-impl Known {
+impl WrittenEvent {
     /// Counts another occurrence.
     fn happened(&mut self, time: Timestamp, now: Instant) {
         self.count = self.count.saturating_add(1);
         self.last = now;
-        self.record.series = Some(Count { count: self.count, last: time });
+        self.record.series = Some(EventRepeats { count: self.count, last: time });
     }
 
     /// The request that writes the current series.
@@ -186,17 +186,17 @@ mod tests {
 
     /// A series, and its clocks.
     struct Bench {
-        series: Series,
+        series: RecentEvents,
         start: Instant,
     }
 
     impl Bench {
         fn new() -> Self {
-            Self { series: Series::new(&Timing::default()), start: Instant::now() }
+            Self { series: RecentEvents::new(&EventTiming::default()), start: Instant::now() }
         }
 
         /// The requests after an event at this time after the start.
-        fn observe(&mut self, event: Event, at: Duration) -> Vec<Write> {
+        fn observe(&mut self, event: KubeEvent, at: Duration) -> Vec<Write> {
             let mut writes = Vec::new();
             let seconds = i64::try_from(at.as_secs()).unwrap();
             assert!(self.series.observe(event, time(seconds, 0), self.start + at, &mut writes));
@@ -216,7 +216,7 @@ mod tests {
 
     /// C (create) or P (patch), and the count.
     fn shape(writes: &[Write]) -> Vec<(char, u32)> {
-        let count = |record: &Record| record.series.map_or(1, |series| series.count);
+        let count = |record: &EventRecord| record.series.map_or(1, |series| series.count);
         let shape = |write: &Write| match write {
             Write::Create(record) => ('C', count(record)),
             Write::Patch(record) => ('P', count(record)),
@@ -231,8 +231,12 @@ mod tests {
         let Write::Create(created) = &first[0] else { panic!("{first:?}") };
         assert_eq!((first.len(), created.series), (1, None));
         let second = bench.observe(event("web"), MINUTE);
-        let series = Some(Count { count: 2, last: time(60, 0) });
-        assert_eq!(second, [Write::Patch(Record { series, ..created.clone() })], "a series begins with the second");
+        let series = Some(EventRepeats { count: 2, last: time(60, 0) });
+        assert_eq!(
+            second,
+            [Write::Patch(EventRecord { series, ..created.clone() })],
+            "a series begins with the second"
+        );
         for minute in 2..6 {
             assert_eq!(bench.observe(event("web"), minute * MINUTE), [], "and is counted from then on");
         }

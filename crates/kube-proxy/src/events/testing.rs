@@ -5,21 +5,26 @@ use std::sync::Arc;
 use ferry_api::object::ObjectName;
 use jiff::Timestamp;
 
-use super::event::{Event, Level, Record, Regarding};
+use super::event::{EventRecord, KubeEvent, Level, Regarding};
 
 /// An event about a Service of this name.
-pub(super) fn event(service: &str) -> Event {
+pub(super) fn event(service: &str) -> KubeEvent {
     noted(service, "")
 }
 
 /// The same with a note.
-pub(super) fn noted(service: &str, note: &str) -> Event {
-    Event::new(Regarding::Service(ObjectName::new("shop", service), None), Level::Warning, "Reason", "Act", note)
+pub(super) fn noted(service: &str, note: &str) -> KubeEvent {
+    KubeEvent::new(Regarding::Service(ObjectName::new("shop", service), None), Level::Warning, "Reason", "Act", note)
 }
 
 /// An event that happened once.
-pub(super) fn record(event: Event, time: Timestamp) -> Record {
-    Record { name: Record::name(&event.regarding, time.as_nanosecond()), event: Arc::new(event), time, series: None }
+pub(super) fn record(event: KubeEvent, time: Timestamp) -> EventRecord {
+    EventRecord {
+        name: EventRecord::name(&event.regarding, time.as_nanosecond()),
+        event: Arc::new(event),
+        time,
+        series: None,
+    }
 }
 
 pub(super) fn time(seconds: i64, nanoseconds: i32) -> Timestamp {

@@ -6,22 +6,22 @@ use std::time::Instant;
 use ferry_api::wire::stream::Status;
 use tokio::time::sleep_until;
 
-use super::Timing;
+use super::EventTiming;
 use super::event::CONTROLLER;
-use super::outbox::{Outbox, Outcome, Waiting, is_harmless, text};
+use super::outbox::{Outbox, PendingWrite, WriteOutcome, is_harmless, text};
 use super::recorder::Inbox;
-use super::series::{Series, Write};
+use super::series::{RecentEvents, Write};
 use ferry_client::{Call, Client, Verb};
 
 /// Writes recorded events to the API server.
 #[derive(Debug)]
-pub struct Writer {
+pub struct EventWriter {
     client: Client,
     /// reportingInstance
     instance: String,
-    timing: Timing,
+    timing: EventTiming,
     inbox: Inbox,
-    series: Series,
+    series: RecentEvents,
     outbox: Outbox,
     said: Said,
 }
@@ -44,14 +44,14 @@ const MOST_WAITING: usize = 32;
 /// The resource's name in RBAC rules.
 const RESOURCE: &str = "events.events.k8s.io";
 
-// === impl Writer ===
+// === impl EventWriter ===
 
-impl Writer {
-    pub(super) fn new(client: Client, machine: &str, timing: Timing, inbox: Inbox) -> Self {
+impl EventWriter {
+    pub(super) fn new(client: Client, machine: &str, timing: EventTiming, inbox: Inbox) -> Self {
         Self {
             client,
             instance: format!("{CONTROLLER}-{machine}"),
-            series: Series::new(&timing),
+            series: RecentEvents::new(&timing),
             outbox: Outbox::new(&timing),
             timing,
             inbox,
@@ -95,7 +95,7 @@ impl Writer {
     async fn send_due(&mut self) {
         while let Some(waiting) = self.outbox.take(Instant::now()) {
             let outcome = match self.send(&waiting.write).await {
-                Outcome::Gone => {
+                WriteOutcome::Gone => {
                     // Creates the expired Event again, with its series.
                     let write = Write::Create(waiting.write.record().clone());
                     self.send(&write).await
@@ -106,31 +106,31 @@ impl Writer {
         }
     }
 
-    fn conclude(&mut self, waiting: Waiting, outcome: Outcome) {
+    fn conclude(&mut self, waiting: PendingWrite, outcome: WriteOutcome) {
         let now = Instant::now();
         let event = &waiting.write.record().event;
         match outcome {
-            Outcome::Done | Outcome::Gone => {
+            WriteOutcome::Done | WriteOutcome::Gone => {
                 tracing::debug!(regarding = %event.regarding, reason = event.reason, note = event.note(), "Wrote Event");
                 if std::mem::take(&mut self.said.trouble) {
                     tracing::info!("Writing Events succeeds again");
                 }
             }
-            Outcome::Unreachable(err) => {
+            WriteOutcome::Unreachable(err) => {
                 self.trouble(&err);
                 let lost = self.outbox.unreachable(waiting, now) as u64;
                 self.lost(lost, "the API server is unreachable");
             }
-            Outcome::Later(err, after) => {
+            WriteOutcome::Later(err, after) => {
                 self.trouble(&err);
                 let lost = u64::from(self.outbox.later(waiting, after, now));
                 self.lost(lost, "the API server failed too often");
             }
-            Outcome::Refused(status) => self.refused(&waiting.write, &status),
+            WriteOutcome::Refused(status) => self.refused(&waiting.write, &status),
         }
     }
 
-    async fn send(&self, write: &Write) -> Outcome {
+    async fn send(&self, write: &Write) -> WriteOutcome {
         let record = write.record();
         let (verb, path, body) = match write {
             Write::Create(_) => (Verb::Create, record.collection(), record.to_json(&self.instance)),
@@ -139,14 +139,14 @@ impl Writer {
         let call = Call { verb, resource: RESOURCE, path_and_query: path, body: body.into() };
         let answer = match self.client.send(&call).await {
             Ok(answer) => answer,
-            Err(error) => return Outcome::Unreachable(error.to_string()),
+            Err(error) => return WriteOutcome::Unreachable(error.to_string()),
         };
         if (200..300).contains(&answer.status) {
             answer.discard(self.timing.answer).await;
-            return Outcome::Done;
+            return WriteOutcome::Done;
         }
         let retry_after = answer.retry_after;
-        Outcome::of(write, answer.refusal(self.timing.answer).await, retry_after)
+        WriteOutcome::of(write, answer.refusal(self.timing.answer).await, retry_after)
     }
 
     /// Logs a temporary failure once.

@@ -11,9 +11,9 @@ use ferry_kernel::conntrack::{DELETIONS_PER_SEND, Entry, Error, Socket};
 use ferry_kernel::memory;
 use ferry_model::PerFamily;
 
-use super::matcher::{Matcher, Patience, Verdict, frontends, need_local_addresses, protocols};
+use super::matcher::{FlowMatch, Matcher, Patience, frontends, need_local_addresses, protocols};
 use super::pace::Pace;
-use super::queue::Rules;
+use super::queue::FlowRules;
 use super::replies::Replies;
 use super::reports::FlowReports;
 use super::table::ConntrackTable;
@@ -64,7 +64,7 @@ enum PassError {
 struct CleanerPass<'a> {
     reports: &'a FlowReports,
     family: Family,
-    rules: Rules,
+    rules: FlowRules,
     replies: Replies,
     local: Vec<IpAddr>,
     own_devices: &'a [&'static str],
@@ -172,7 +172,7 @@ impl Cleaner {
     fn pass(
         &mut self,
         family: Family,
-        rules: Rules,
+        rules: FlowRules,
         work: impl FnOnce(&mut CleanerPass<'_>) -> Result<(), PassError>,
     ) -> Result<usize, PassError> {
         let (work_before, frontends, mut deleted) = (processor_time(), rules.right.len(), 0);
@@ -252,11 +252,11 @@ impl CleanerPass<'_> {
         let matcher = self.matcher(protocol, Patience::FirstCheck);
         let (mut wrong, mut more, mut unanswered) = (Vec::new(), false, Vec::new());
         let listed = self.table.dump(&matcher.filter(), &mut |entry| match matcher.judge(entry) {
-            Verdict::Stale if wrong.len() < MOST => wrong.push(*entry),
-            Verdict::Stale => more = true,
-            Verdict::Unanswered if unanswered.len() < WATCHED => unanswered.push(*entry),
+            FlowMatch::Stale if wrong.len() < MOST => wrong.push(*entry),
+            FlowMatch::Stale => more = true,
+            FlowMatch::Unanswered if unanswered.len() < WATCHED => unanswered.push(*entry),
             // those beyond the maximum are left for the next check
-            Verdict::Unanswered | Verdict::Right => {}
+            FlowMatch::Unanswered | FlowMatch::Right => {}
         });
         // If all were gone already, another program deletes them, and repeating might never end.
         more &= self.remove(matcher, &wrong)? > 0;

@@ -10,7 +10,7 @@ use ferry_kernel::conntrack::{Entry, Filter};
 use ferry_model::state::{Endpoint, FrontendAddr, NodePortAddresses, Pool};
 use ferry_model::{Flow, ReplyOwner, RightFlows};
 
-use super::queue::{FlowKey, Rules};
+use super::queue::{FlowKey, FlowRules};
 use super::replies::Replies;
 
 /// From this number of endpoints on, a hash set is used.
@@ -21,12 +21,12 @@ const MANY: usize = 16;
 pub(super) struct Matcher {
     family: Family,
     protocol: Protocol,
-    addresses: HashMap<SocketAddr, Rule>,
-    ports: HashMap<u16, Rule>,
+    addresses: HashMap<SocketAddr, FrontendRule>,
+    ports: HashMap<u16, FrontendRule>,
     /// addresses that serve node ports
     nodes: HashSet<IpAddr>,
     /// node ports that every local address may have served until now
-    left_ports: HashMap<u16, Rule>,
+    left_ports: HashMap<u16, FrontendRule>,
     /// local addresses that don't serve node ports
     left_nodes: HashSet<IpAddr>,
     /// loopback does too
@@ -48,7 +48,7 @@ pub(super) enum Patience {
 
 /// Rule of one frontend.
 #[derive(Clone, Debug)]
-struct Rule {
+struct FrontendRule {
     right: Right,
     /// flows that may be answered any moment are left for the next check
     patient: bool,
@@ -69,7 +69,7 @@ enum Right {
 
 /// Result of comparing an entry with the rules. Of two rules that apply, the smaller result counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Verdict {
+pub(super) enum FlowMatch {
     /// the rules lead there
     Right,
     /// the rules lead elsewhere, but an answer may be in transit
@@ -85,7 +85,7 @@ impl Matcher {
     /// loopback.
     pub(super) fn new(
         (family, protocol): (Family, Protocol),
-        rules: &Rules,
+        rules: &FlowRules,
         (local, replies): (&[IpAddr], &Replies),
         patience: Patience,
     ) -> Self {
@@ -110,9 +110,9 @@ impl Matcher {
         let mut sets = BTreeMap::new();
         for (key, right) in rules.right.iter().filter(|((of, _), _)| *of == protocol) {
             let patient = patience == Patience::FirstCheck && rules.again.contains(key);
-            let rule = Rule { right: Right::new(right, &mut sets), patient };
+            let rule = FrontendRule { right: Right::new(right, &mut sets), patient };
             if let Some(port) = port_of_nodes(key).filter(|_| rules.left.contains(key)) {
-                let of_nobody = Rule { right: Right::By(RightFlows::Untranslated), patient: rule.patient };
+                let of_nobody = FrontendRule { right: Right::By(RightFlows::Untranslated), patient: rule.patient };
                 matcher.left_ports.insert(port, of_nobody);
             }
             match key.1 {
@@ -150,12 +150,12 @@ impl Matcher {
 
     /// True if the entry is stale by the rules here, and may be deleted.
     pub(super) fn is_wrong(&self, entry: &Entry) -> bool {
-        self.judge(entry) == Verdict::Stale
+        self.judge(entry) == FlowMatch::Stale
     }
 
     /// Compares the entry with the rules here. Where an address of the node has a frontend of its own, that takes precedence
     /// over a node port, as it does for packets; the node port takes over from one that is gone.
-    pub(super) fn judge(&self, entry: &Entry) -> Verdict {
+    pub(super) fn judge(&self, entry: &Entry) -> FlowMatch {
         let destination = entry.original.to();
         let at_address = self.addresses.get(&destination);
         let at_port = || {
@@ -169,7 +169,7 @@ impl Matcher {
         };
         // Conntrack zones belong to other programs: a flow in one has met no rule of ours.
         if entry.zone != 0 {
-            return Verdict::Right;
+            return FlowMatch::Right;
         }
         let flow = self.flow(entry);
         let is_ours = |address: IpAddr| address.is_loopback() || self.local.contains(&address);
@@ -177,31 +177,31 @@ impl Matcher {
         // answer yet means that its first packet is on its way to the listener.
         if self.protocol != Protocol::Tcp && self.replies.owner.is_answered_by_proxy(&flow, is_ours) {
             let rule = at_address.filter(|rule| !rule.is_of_nobody()).or_else(at_port).or(at_address).or_else(left);
-            return rule.map_or(Verdict::Right, |rule| self.judge_by_proxy(rule, &flow));
+            return rule.map_or(FlowMatch::Right, |rule| self.judge_by_proxy(rule, &flow));
         }
         match at_address {
             // New flows find the node port, if there is one.
             Some(rule) if rule.passes_some() => {
-                let by_port = at_port().map_or(Verdict::Stale, |port| port.judge(&flow));
+                let by_port = at_port().map_or(FlowMatch::Stale, |port| port.judge(&flow));
                 rule.judge(&flow).min(by_port)
             }
             Some(rule) if !rule.is_of_nobody() => rule.judge(&flow),
-            at_address => at_port().or(at_address).or_else(left).map_or(Verdict::Right, |rule| rule.judge(&flow)),
+            at_address => at_port().or(at_address).or_else(left).map_or(FlowMatch::Right, |rule| rule.judge(&flow)),
         }
     }
 
     /// Compares a flow that the proxy answers with the rule. Where nothing leads to its listener any more, the entry still does; the
     /// listener stays for a moment, and what it has received may be answered.
-    fn judge_by_proxy(&self, rule: &Rule, flow: &Flow) -> Verdict {
+    fn judge_by_proxy(&self, rule: &FrontendRule, flow: &Flow) -> FlowMatch {
         match self.leads_by_proxy(rule, flow) {
-            true => Verdict::Right,
-            false if rule.patient && !flow.answered => Verdict::Unanswered,
-            false => Verdict::Stale,
+            true => FlowMatch::Right,
+            false if rule.patient && !flow.answered => FlowMatch::Unanswered,
+            false => FlowMatch::Stale,
         }
     }
 
     /// True if the listener that answers this flow leads to some endpoint of the rule.
-    fn leads_by_proxy(&self, rule: &Rule, flow: &Flow) -> bool {
+    fn leads_by_proxy(&self, rule: &FrontendRule, flow: &Flow) -> bool {
         let Some(behind) = &self.replies.behind else { return rule.serves() };
         let allows = |endpoint: &Endpoint| {
             let answers_from = SocketAddr::new(endpoint.address, endpoint.port);
@@ -220,9 +220,9 @@ impl Matcher {
     }
 }
 
-// === impl Rule ===
+// === impl FrontendRule ===
 
-impl Rule {
+impl FrontendRule {
     /// True if the frontend is gone.
     fn is_of_nobody(&self) -> bool {
         matches!(self.right, Right::By(RightFlows::Untranslated))
@@ -246,12 +246,12 @@ impl Rule {
 
     /// Compares a flow with the rule. An endpoint that left the pool may still be answering a request; without the entry its
     /// answer would not be translated.
-    fn judge(&self, flow: &Flow) -> Verdict {
+    fn judge(&self, flow: &Flow) -> FlowMatch {
         let may_be_answered = !flow.answered && flow.is_translated();
         match self.right.allows(flow) {
-            true => Verdict::Right,
-            false if self.patient && may_be_answered => Verdict::Unanswered,
-            false => Verdict::Stale,
+            true => FlowMatch::Right,
+            false if self.patient && may_be_answered => FlowMatch::Unanswered,
+            false => FlowMatch::Stale,
         }
     }
 }
@@ -291,7 +291,7 @@ pub(super) fn frontends(entry: &Entry) -> [FlowKey; 2] {
 }
 
 /// The protocols of these rules, TCP last: its clients retransmit after a second only.
-pub(super) fn protocols(rules: &Rules) -> Vec<Protocol> {
+pub(super) fn protocols(rules: &FlowRules) -> Vec<Protocol> {
     let mut protocols: Vec<Protocol> = rules.right.keys().map(|(protocol, _): &FlowKey| *protocol).collect();
     protocols.dedup();
     protocols.reverse();
@@ -299,7 +299,7 @@ pub(super) fn protocols(rules: &Rules) -> Vec<Protocol> {
 }
 
 /// True if some of these rules apply to node ports on every local address, or flows to local addresses are the proxy's.
-pub(super) fn need_local_addresses(rules: &Rules, replies: ReplyOwner) -> bool {
+pub(super) fn need_local_addresses(rules: &FlowRules, replies: ReplyOwner) -> bool {
     let of_all = rules.node_ports == NodePortAddresses::All;
     replies == ReplyOwner::Proxy
         || !rules.left.is_empty()

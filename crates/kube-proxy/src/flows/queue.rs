@@ -21,8 +21,8 @@ pub(super) type FlowKey = (Protocol, FrontendAddr);
 
 /// Queued frontends. A later rule replaces the earlier one, so there are never more than there are frontends.
 #[derive(Debug)]
-pub(super) struct Queue {
-    waiting: HashMap<FlowKey, Waiting>,
+pub(super) struct FlowQueue {
+    waiting: HashMap<FlowKey, QueuedFrontend>,
     /// incremented with each rule that is replaced or added
     revision: u64,
     node_ports: NodePortAddresses,
@@ -30,7 +30,7 @@ pub(super) struct Queue {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedFrontend {
     right: RightFlows,
     /// remaining checks, without the one under way
     checks: u8,
@@ -44,7 +44,7 @@ struct Waiting {
 
 /// Rules of one pass.
 #[derive(Clone, Debug)]
-pub(super) struct Rules {
+pub(super) struct FlowRules {
     /// the valid flows of each frontend
     pub(super) right: BTreeMap<FlowKey, RightFlows>,
     /// frontends whose second check is to come: their unanswered flows are left for it
@@ -108,15 +108,15 @@ impl SyncRules {
     }
 }
 
-// === impl Queue ===
+// === impl FlowQueue ===
 
-impl Default for Queue {
+impl Default for FlowQueue {
     fn default() -> Self {
         Self { waiting: HashMap::new(), revision: 0, node_ports: NodePortAddresses::All, localhost: false }
     }
 }
 
-impl Queue {
+impl FlowQueue {
     /// Queues the rules of a sync pass. One that isn't due only replaces a queued one. Returns true if any was due.
     pub(super) fn offer(&mut self, rules: SyncRules, now: Instant) -> bool {
         let mut any_due = false;
@@ -133,8 +133,10 @@ impl Queue {
                     }
                 }
                 None if rule.due => {
-                    self.waiting
-                        .insert(key, Waiting { right: rule.right, checks: CHECKS, due: now, taken: false, left });
+                    self.waiting.insert(
+                        key,
+                        QueuedFrontend { right: rule.right, checks: CHECKS, due: now, taken: false, left },
+                    );
                 }
                 None => continue,
             }
@@ -159,7 +161,7 @@ impl Queue {
 
     /// Takes all frontends whose check is due. They stay queued until [`Self::done`] or [`Self::failed`], so that newer rules
     /// reach them.
-    pub(super) fn take(&mut self, now: Instant) -> Rules {
+    pub(super) fn take(&mut self, now: Instant) -> FlowRules {
         for waiting in self.waiting.values_mut().filter(|waiting| waiting.checks > 0 && waiting.due <= now) {
             waiting.checks -= 1;
             waiting.due = now + if waiting.is_first() { AGAIN } else { LATE };
@@ -169,7 +171,7 @@ impl Queue {
     }
 
     /// Takes these frontends, as far as they are queued, beside their checks. No flow of theirs is left for a later check.
-    pub(super) fn take_again(&mut self, keys: impl Iterator<Item = FlowKey>) -> Rules {
+    pub(super) fn take_again(&mut self, keys: impl Iterator<Item = FlowKey>) -> FlowRules {
         for key in keys {
             if let Some(waiting) = self.waiting.get_mut(&key) {
                 waiting.taken = true;
@@ -179,7 +181,7 @@ impl Queue {
     }
 
     /// The present rules of the frontends that were taken, if they differ from these.
-    pub(super) fn newer(&self, than: &Rules) -> Option<Rules> {
+    pub(super) fn newer(&self, than: &FlowRules) -> Option<FlowRules> {
         (self.revision != than.revision).then(|| self.taken())
     }
 
@@ -203,7 +205,7 @@ impl Queue {
     }
 
     /// With a node port come the queued addresses of its port number: one of these may be the node's and takes precedence.
-    fn taken(&self) -> Rules {
+    fn taken(&self) -> FlowRules {
         let taken = || self.waiting.iter().filter(|(_, waiting)| waiting.taken);
         let ports: HashSet<(Protocol, u16)> = taken().filter_map(|(key, _)| node_port(*key)).collect();
         let stands_before = |(protocol, at): FlowKey| match at {
@@ -212,7 +214,7 @@ impl Queue {
         };
         let before = || self.waiting.iter().filter(|(key, waiting)| !waiting.taken && stands_before(**key));
         let all = || taken().chain(before());
-        Rules {
+        FlowRules {
             again: all().filter(|(_, waiting)| waiting.is_first()).map(|(key, _)| *key).collect(),
             right: all().map(|(key, waiting)| (*key, waiting.right.clone())).collect(),
             left: taken().filter(|(_, waiting)| waiting.left).map(|(key, _)| *key).collect(),
@@ -223,9 +225,9 @@ impl Queue {
     }
 }
 
-// === impl Waiting ===
+// === impl QueuedFrontend ===
 
-impl Waiting {
+impl QueuedFrontend {
     /// True if the first check is under way, or yet to come.
     fn is_first(&self) -> bool {
         self.checks + 1 >= CHECKS
@@ -265,7 +267,7 @@ mod tests {
         all
     }
 
-    fn right_of(rules: &Rules) -> Vec<RightFlows> {
+    fn right_of(rules: &FlowRules) -> Vec<RightFlows> {
         rules.right.values().cloned().collect()
     }
 
@@ -275,7 +277,7 @@ mod tests {
         for right in [to(&[2]), to(&[])] {
             let here = rule(VIP, right.clone(), false);
             for rules in [[gone.clone(), here.clone()], [here.clone(), gone.clone()]] {
-                let (mut queue, now) = (Queue::default(), Instant::now());
+                let (mut queue, now) = (FlowQueue::default(), Instant::now());
                 assert!(queue.offer(sync_rules(rules), now), "what either asks for is asked for");
                 assert_eq!(right_of(&queue.take(now)), std::slice::from_ref(&right));
             }
@@ -284,7 +286,7 @@ mod tests {
 
     #[test]
     fn the_latest_rule_wins_over_sync_passes() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (mut queue, now) = (FlowQueue::default(), Instant::now());
         queue.offer(sync_rules([rule(VIP, to(&[2]), true)]), now);
         queue.offer(sync_rules([rule(VIP, to(&[]), true)]), now);
         assert_eq!(right_of(&queue.take(now)), [to(&[])]);
@@ -292,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_rule_that_is_not_due_only_replaces_one_that_waits() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (mut queue, now) = (FlowQueue::default(), Instant::now());
         assert!(!queue.offer(sync_rules([rule(VIP, to(&[1]), false)]), now));
         assert_eq!(queue.next(), None);
         queue.offer(sync_rules([rule(VIP, to(&[1]), true)]), now);
@@ -302,7 +304,7 @@ mod tests {
 
     #[test]
     fn newer_rules_reach_a_check_that_is_under_way() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (mut queue, now) = (FlowQueue::default(), Instant::now());
         queue.offer(sync_rules([rule(VIP, to(&[1]), true)]), now);
         let taken = queue.take(now);
         assert!(queue.newer(&taken).is_none());
@@ -319,7 +321,7 @@ mod tests {
 
     #[test]
     fn each_is_looked_at_three_times() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (mut queue, now) = (FlowQueue::default(), Instant::now());
         queue.offer(sync_rules([rule(VIP, to(&[1]), true)]), now);
         assert_eq!(queue.take(now).right.len(), 1);
         queue.done();
@@ -342,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_failed_check_is_repeated() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (mut queue, now) = (FlowQueue::default(), Instant::now());
         queue.offer(sync_rules([rule(VIP, to(&[1]), true)]), now);
         for _ in 0..3 {
             assert_eq!(queue.take(now).right.len(), 1);
@@ -360,7 +362,7 @@ mod tests {
     /// stale.
     #[test]
     fn an_address_that_waits_stands_before_a_node_port_of_its_number() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (mut queue, now) = (FlowQueue::default(), Instant::now());
         let at = |port| FrontendAddr::Vip(IpAddr::from([192, 0, 2, 1]), port);
         queue.offer(sync_rules([rule(FrontendAddr::NodePort(30053), to(&[1]), true)]), now);
         let taken = queue.take(now);
@@ -376,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_rule_that_comes_during_a_check_is_checked_afterwards() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+        let (mut queue, now) = (FlowQueue::default(), Instant::now());
         queue.offer(sync_rules([rule(VIP, to(&[1, 2]), true)]), now);
         queue.take(now);
         queue.offer(sync_rules([rule(VIP, to(&[1]), true)]), now);

@@ -14,7 +14,7 @@ use ferry_model::{FlowRule, PerFamily, ServiceState, flow_rules};
 use ferry_plane::{Acknowledged, Extent, Outcome, Served, SyncEngine, Unit, UnitId};
 
 use super::pace::Pace;
-use super::queue::{FlowKey, Queue, Rules, SyncRules};
+use super::queue::{FlowKey, FlowQueue, FlowRules, SyncRules};
 
 /// Polling interval while the cleaner waits for the end of a sync pass.
 const POLL: Duration = Duration::from_millis(1);
@@ -32,7 +32,7 @@ pub struct FlowReports {
 /// Reports of one family.
 #[derive(Debug, Default)]
 struct FamilyReports {
-    queue: Queue,
+    queue: FlowQueue,
     /// the last sync pass failed: the rules in force are uncertain, so no flow can be called stale
     doubtful: bool,
     /// frontends of foreign rules that were removed; for the next sync pass
@@ -147,12 +147,12 @@ impl FlowReports {
     }
 
     /// Takes the rules that are due.
-    pub(super) fn take(&self, family: Family, now: Instant) -> Rules {
+    pub(super) fn take(&self, family: Family, now: Instant) -> FlowRules {
         self.lock().of_mut(family).queue.take(now)
     }
 
     /// Takes the rules of these frontends, as far as they wait for a later check.
-    pub(super) fn take_again(&self, family: Family, keys: impl Iterator<Item = FlowKey>) -> Rules {
+    pub(super) fn take_again(&self, family: Family, keys: impl Iterator<Item = FlowKey>) -> FlowRules {
         self.lock().of_mut(family).queue.take_again(keys)
     }
 
@@ -163,7 +163,7 @@ impl FlowReports {
     }
 
     /// Newer rules of the frontends that were taken, if there are any.
-    pub(super) fn newer(&self, family: Family, than: &Rules) -> Option<Rules> {
+    pub(super) fn newer(&self, family: Family, than: &FlowRules) -> Option<FlowRules> {
         self.lock().of(family).queue.newer(than)
     }
 

@@ -23,10 +23,10 @@ pub(super) type Shown<T> = Vec<(Family, Result<T, String>)>;
 
 /// A text for people, line by line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Lines(Vec<Line>);
+pub(super) struct TextLines(Vec<TextLine>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Line {
+struct TextLine {
     text: String,
     /// it stands out on a terminal
     is_problem: bool,
@@ -36,10 +36,10 @@ struct Line {
 const VERSION: u32 = 1;
 
 /// The text for people, `one` for each family that was compared, whose first line continues one that names the family and the mode.
-pub(super) fn text<T>(mode: &str, shown: &Shown<T>, colours: bool, one: impl Fn(&T) -> Lines) -> String {
+pub(super) fn text<T>(mode: &str, shown: &Shown<T>, colours: bool, one: impl Fn(&T) -> TextLines) -> String {
     let of_family = |(family, result): &(Family, Result<T, String>)| {
         let mut lines = match result {
-            Err(error) => Lines::of_problem(&format!("can't be compared: {}", escaped(error))),
+            Err(error) => TextLines::of_problem(&format!("can't be compared: {}", escaped(error))),
             Ok(result) => one(result),
         };
         if let Some(first) = lines.0.first_mut() {
@@ -77,9 +77,9 @@ pub(super) fn operations(batch: &Batch<String>, before: &str, most: usize) -> St
     lines.take(most).collect::<String>() + &more
 }
 
-// === impl Lines ===
+// === impl TextLines ===
 
-impl Lines {
+impl TextLines {
     /// A text that begins with a line about a problem.
     pub(super) fn of_problem(text: &str) -> Self {
         let mut lines = Self::default();
@@ -89,12 +89,12 @@ impl Lines {
 
     /// Adds the lines of a text.
     pub(super) fn add(&mut self, text: &str) {
-        self.0.extend(text.lines().map(|line| Line { text: line.to_owned(), is_problem: false }));
+        self.0.extend(text.lines().map(|line| TextLine { text: line.to_owned(), is_problem: false }));
     }
 
     /// Adds a line about a problem.
     pub(super) fn problem(&mut self, line: &str) {
-        self.0.push(Line { text: line.to_owned(), is_problem: true });
+        self.0.push(TextLine { text: line.to_owned(), is_problem: true });
     }
 
     /// Adds a line, about a problem or not.
@@ -104,7 +104,7 @@ impl Lines {
 
     /// The text, with colours of a terminal or without.
     pub(super) fn text(&self, colours: bool) -> String {
-        let printed = |Line { text, is_problem }: &Line| match is_problem {
+        let printed = |TextLine { text, is_problem }: &TextLine| match is_problem {
             true => problem_line(text, colours),
             false => format!("{text}\n"),
         };
@@ -121,7 +121,7 @@ mod tests {
         let failure = Err("no".to_owned());
         let shown: Shown<bool> = vec![(Family::V4, Ok(true)), (Family::V4, Ok(false)), (Family::V6, failure)];
         let one = |differs: &bool| {
-            let mut lines = Lines::default();
+            let mut lines = TextLines::default();
             lines.line("first", *differs);
             lines.line("  name", *differs);
             lines.add("    detail\n");

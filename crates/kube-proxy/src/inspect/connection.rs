@@ -11,7 +11,7 @@ use ferry_model::Packet;
 
 /// Where a connection goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Destination {
+pub struct TransportAddress {
     /// address and port
     pub at: SocketAddr,
     /// protocol
@@ -24,7 +24,7 @@ pub struct Connection {
     /// its source address
     pub client: IpAddr,
     /// where it goes to
-    pub to: Destination,
+    pub to: TransportAddress,
     /// the interface through which it comes in; `None` where that isn't known
     pub interface: Option<String>,
 }
@@ -61,7 +61,7 @@ impl FromStr for Connection {
         let words: Vec<&str> = text.split_whitespace().collect();
         let [client, "->", to] = words[..] else { bail!("{text:?} is not CLIENT -> IP:PORT[/PROTOCOL]") };
         let client = parse_ip(client).with_context(|| format!("{client:?} is not an IP address"))?;
-        let to: Destination = to.parse()?;
+        let to: TransportAddress = to.parse()?;
         if client.is_ipv4() != to.at.is_ipv4() {
             bail!("{client} and {} are addresses of two families: no connection has both", to.at.ip());
         }
@@ -76,9 +76,9 @@ impl fmt::Display for Connection {
     }
 }
 
-// === impl Destination ===
+// === impl TransportAddress ===
 
-impl FromStr for Destination {
+impl FromStr for TransportAddress {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
@@ -94,7 +94,7 @@ impl FromStr for Destination {
     }
 }
 
-impl fmt::Display for Destination {
+impl fmt::Display for TransportAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.at, self.protocol)
     }

@@ -12,13 +12,13 @@ use ferry_model::{MissingSchedulers, PerFamily, Profile, ServiceState, Settings}
 use ferry_plane::mailbox::{Mailbox, Receiver};
 use ferry_plane::{CommitError, Delta, Unit};
 
-use super::objects::Objects;
+use super::objects::ListedObjects;
 use crate::core::{Core, CoreSetup, EngineHandle, FamilyView, View};
 use crate::events::Recorder;
 use crate::health::Pulse;
 use crate::input::Input;
 use crate::metrics::Metrics;
-use crate::report::{Changes, Reports};
+use crate::report::{ChangeReporter, Reports};
 use crate::{planes, platform};
 
 /// Nodes that an error names.
@@ -62,7 +62,7 @@ pub struct Desired {
 ///
 /// # Errors
 /// If the objects lack what the start of a run would wait for, or it would fail.
-pub fn desired(objects: Objects, inspected: &InspectedNode<'_>, profile: Profile) -> anyhow::Result<Desired> {
+pub fn desired(objects: ListedObjects, inspected: &InspectedNode<'_>, profile: Profile) -> anyhow::Result<Desired> {
     let InspectedNode { config, settings, addresses, missing_schedulers } = inspected;
     let addresses = self::addresses(&objects, &settings.node_name, addresses)?;
     let missing = missing_node(&objects, &settings.node_name);
@@ -75,7 +75,7 @@ pub fn desired(objects: Objects, inspected: &InspectedNode<'_>, profile: Profile
         addresses: addresses.clone(),
         node,
         engines,
-        changes: Changes::new(Arc::new(Metrics::new()?), Reports::default(), Family::ALL.to_vec()),
+        changes: ChangeReporter::new(Arc::new(Metrics::new()?), Reports::default(), Family::ALL.to_vec()),
         eligible: Arc::default(),
         recorder: Recorder::nobody(),
         in_use: |_| Ok(false),
@@ -134,7 +134,7 @@ fn mailbox(family: Family) -> (EngineHandle, (Family, Receiver)) {
     (EngineHandle::new(family, sender, Arc::new(Pulse::new(Instant::now()))), (family, receiver))
 }
 
-fn addresses(objects: &Objects, node_name: &str, wanted: &LocalAddresses) -> anyhow::Result<Vec<IpAddr>> {
+fn addresses(objects: &ListedObjects, node_name: &str, wanted: &LocalAddresses) -> anyhow::Result<Vec<IpAddr>> {
     let mut addresses = match (wanted, objects.node(node_name)) {
         (LocalAddresses::OfMachine, _) | (LocalAddresses::OfNode, None) => {
             return platform::addresses(&planes::devices()).context("listing local addresses");
@@ -151,7 +151,7 @@ fn addresses(objects: &Objects, node_name: &str, wanted: &LocalAddresses) -> any
 }
 
 /// The error text for objects without the facts about the Node that a start waits for.
-fn missing_node(objects: &Objects, node_name: &str) -> String {
+fn missing_node(objects: &ListedObjects, node_name: &str) -> String {
     if objects.node(node_name).is_some() {
         return format!("Node {node_name} has no address, or not the pod range that detectLocalMode NodeCIDR needs");
     }

@@ -21,7 +21,7 @@ pub use self::comparison::Comparison;
 pub use self::connection::Connection;
 pub use self::desired::{Desired, InspectedNode, LocalAddresses, desired};
 pub use self::explain::{ExplainRequest, Explanation, Fact, Question, explain, explanation, service_name};
-pub use self::objects::Objects;
+pub use self::objects::ListedObjects;
 pub use self::plan::{PlanRequest, plan};
 pub use self::render::{RenderRequest, render};
 pub use self::terminal::wants_colours;

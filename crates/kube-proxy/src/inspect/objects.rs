@@ -18,7 +18,7 @@ use crate::threads::Threads;
 
 /// The complete lists of a source.
 #[derive(Debug)]
-pub struct Objects {
+pub struct ListedObjects {
     events: Vec<Event>,
     node: NodeFacts,
 }
@@ -32,9 +32,9 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Kinds without which nothing can be resolved.
 const REQUIRED: [Kind; 3] = [Kind::Node, Kind::Service, Kind::EndpointSlice];
 
-// === impl Objects ===
+// === impl ListedObjects ===
 
-impl Objects {
+impl ListedObjects {
     /// Reads a file that `kubectl get services,endpointslices,nodes -A -o yaml`, or `-o json`, has written. Its Nodes are those of a
     /// cluster: this node's must be among them.
     ///

@@ -4,10 +4,10 @@ use ferry_api::object::Family;
 use ferry_plane::{Batch, Plan, UnitId};
 use serde_json::{Value, json};
 
-use super::comparison::{self, Comparison, Lines};
+use super::comparison::{self, Comparison, TextLines};
 use super::desired::{InspectedNode, desired};
 use super::engines::each_family;
-use super::objects::Objects;
+use super::objects::ListedObjects;
 use crate::planes::Plane;
 
 /// The inputs of a plan.
@@ -28,7 +28,7 @@ const LISTED: usize = 20;
 ///
 /// # Errors
 /// If this build lacks the mode, the mode can't be planned or used here for any family, or the objects lack what [`desired`] needs.
-pub fn plan(objects: Objects, request: &PlanRequest<'_>) -> anyhow::Result<Comparison> {
+pub fn plan(objects: ListedObjects, request: &PlanRequest<'_>) -> anyhow::Result<Comparison> {
     let PlanRequest { node, json, colours } = request;
     let mode = node.config.configured_mode();
     let plane = Plane::named(mode)?;
@@ -55,8 +55,8 @@ fn summary(plan: &Plan) -> String {
 }
 
 /// One family for people.
-fn lines(plan: &Plan) -> Lines {
-    let mut lines = Lines::default();
+fn lines(plan: &Plan) -> TextLines {
+    let mut lines = TextLines::default();
     lines.line(&summary(plan), !plan.is_empty());
     for (id, operations) in plan.units.iter().filter(|(_, operations)| !operations.is_empty()) {
         let Batch { create, replace, delete } = operations;

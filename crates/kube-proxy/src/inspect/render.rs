@@ -6,8 +6,8 @@ use ferry_plane::{Delta, UnitId};
 use serde_json::json;
 
 use super::desired::{Desired, InspectedNode, desired};
-use super::objects::Objects;
-use crate::planes::{Part, Plane, Rendering};
+use super::objects::ListedObjects;
+use crate::planes::{Plane, RenderedPart, Rendering};
 
 /// The inputs of a rendering.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ const VERSION: u32 = 1;
 ///
 /// # Errors
 /// If this build lacks the mode, the mode the part, or the objects the Service or what [`desired`] needs.
-pub fn render(objects: Objects, request: &RenderRequest<'_>) -> anyhow::Result<String> {
+pub fn render(objects: ListedObjects, request: &RenderRequest<'_>) -> anyhow::Result<String> {
     let RenderRequest { node, service, part, json } = request;
     let config = node.config;
     let mode = config.configured_mode();
@@ -68,8 +68,8 @@ fn check_service(name: &ObjectName, desired: &Desired) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn as_text(mode: &str, parts: &[Part]) -> String {
-    let heading = |part: &Part| match part.loader {
+fn as_text(mode: &str, parts: &[RenderedPart]) -> String {
+    let heading = |part: &RenderedPart| match part.loader {
         Some(loader) => {
             format!("# mode {mode}, part {}: `--part {}` prints what `{loader}` loads", part.name, part.name)
         }
@@ -79,8 +79,8 @@ fn as_text(mode: &str, parts: &[Part]) -> String {
     texts.join("\n")
 }
 
-fn as_json(mode: &str, parts: &[Part]) -> String {
-    let part = |part: &Part| json!({"name": part.name, "loader": part.loader, "text": part.text});
+fn as_json(mode: &str, parts: &[RenderedPart]) -> String {
+    let part = |part: &RenderedPart| json!({"name": part.name, "loader": part.loader, "text": part.text});
     let parts: Vec<_> = parts.iter().map(part).collect();
     format!("{:#}\n", json!({"version": VERSION, "mode": mode, "parts": parts}))
 }

@@ -27,7 +27,7 @@ fn compare(case: &Case, mode: &str) -> usize {
         addresses,
         missing_schedulers: PerFamily::default(),
     };
-    let desired = desired(Objects::of_running(all, false), &node, profile).unwrap();
+    let desired = desired(ListedObjects::of_running(all, false), &node, profile).unwrap();
     let mut compared = 0;
     for family in Family::ALL {
         let in_family = desired.in_family(family).unwrap();

@@ -7,10 +7,10 @@ use std::fmt::Write as _;
 
 use ferry_kernel::text::is_printable;
 
-use super::line::{Head, Line, Severity, Value};
+use super::line::{LineHead, LogLine, LogValue, Severity};
 
 /// The line, with the line feed at its end.
-pub(super) fn format(head: Head<'_>, line: &Line) -> String {
+pub(super) fn format(head: LineHead<'_>, line: &LogLine) -> String {
     let microseconds = jiff::Timestamp::now().as_microsecond();
     let mut out = String::new();
     // Writing to a String cannot fail.
@@ -26,8 +26,8 @@ pub(super) fn format(head: Head<'_>, line: &Line) -> String {
         push_string(&mut out, name);
         out.push(':');
         match value {
-            Value::Text(text) => push_string(&mut out, text),
-            Value::Bare(text) => out.push_str(text),
+            LogValue::Text(text) => push_string(&mut out, text),
+            LogValue::Bare(text) => out.push_str(text),
         }
     }
     out.push_str("}\n");

@@ -17,7 +17,7 @@ pub(super) enum Severity {
 
 /// Everything of a line that its call site determines.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Head<'a> {
+pub(super) struct LineHead<'a> {
     pub(super) severity: Severity,
     /// the `-v` from which it appears
     pub(super) level: u32,
@@ -29,25 +29,25 @@ pub(super) struct Head<'a> {
 
 /// Message and fields of a line.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct LogLine {
     pub(super) message: String,
-    pub(super) fields: Vec<(&'static str, Value)>,
+    pub(super) fields: Vec<(&'static str, LogValue)>,
     /// the message is printed without quotes in text
     pub(super) is_unstructured: bool,
 }
 
 /// A field's value.
 #[derive(Debug)]
-pub(super) enum Value {
+pub(super) enum LogValue {
     /// quoted
     Text(String),
     /// a number or a boolean, as it is written in every format
     Bare(String),
 }
 
-// === impl Head ===
+// === impl LineHead ===
 
-impl<'a> Head<'a> {
+impl<'a> LineHead<'a> {
     pub(super) fn of(metadata: &Metadata<'a>) -> Self {
         let severity = match *metadata.level() {
             tracing::Level::ERROR => Severity::Error,
@@ -63,9 +63,9 @@ impl<'a> Head<'a> {
     }
 }
 
-// === impl Line ===
+// === impl LogLine ===
 
-impl Line {
+impl LogLine {
     pub(super) fn new(message: &str) -> Self {
         Self { message: message.to_owned(), ..Self::default() }
     }
@@ -75,15 +75,15 @@ impl Line {
     }
 
     pub(super) fn push_text(&mut self, name: &'static str, text: &str) {
-        self.fields.push((name, Value::Text(text.to_owned())));
+        self.fields.push((name, LogValue::Text(text.to_owned())));
     }
 
     fn push_bare(&mut self, field: &Field, value: impl fmt::Display) {
-        self.fields.push((field.name(), Value::Bare(value.to_string())));
+        self.fields.push((field.name(), LogValue::Bare(value.to_string())));
     }
 }
 
-impl Visit for Line {
+impl Visit for LogLine {
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "message" {
             self.message.push_str(value);

@@ -21,7 +21,7 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 
-use line::{Head, Line, Severity};
+use line::{LineHead, LogLine, Severity};
 use output::{Formatter, Output};
 use verbosity::Verbosity;
 pub use verbosity::{V1, V6};
@@ -68,18 +68,18 @@ pub fn set_verbosity(verbosity: u32) -> Result<(), NotStarted> {
 
 /// Logs the fatal error: `"command failed" err="…"`, attributed as upstream does, so that scripts find it.
 pub fn command_failed(error: &str) {
-    let mut line = Line::new("command failed");
+    let mut line = LogLine::new("command failed");
     line.push_text("err", error);
-    write(Head { severity: Severity::Error, level: 0, folder: "cli", file: "run.go", line: 72 }, &line);
+    write(LineHead { severity: Severity::Error, level: 0, folder: "cli", file: "run.go", line: 72 }, &line);
 }
 
 /// Logs an unstructured line of level 1, attributed to a source file of upstream.
 pub fn plain(folder: &str, file: &str, line: u32, text: &str) {
-    write(Head { severity: Severity::Info, level: 1, folder, file, line }, &Line::unstructured(text));
+    write(LineHead { severity: Severity::Info, level: 1, folder, file, line }, &LogLine::unstructured(text));
 }
 
 /// Writes a line that no macro writes, at once. Before [`start`] it is text.
-fn write(head: Head<'_>, line: &Line) {
+fn write(head: LineHead<'_>, line: &LogLine) {
     OUTPUT.get().copied().unwrap_or_default().write(head, line);
 }
 

@@ -9,7 +9,7 @@ use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::line::{Head, Line, Severity};
+use super::line::{LineHead, LogLine, Severity};
 use super::{json, text};
 
 /// logging.format
@@ -36,7 +36,7 @@ pub(super) struct Formatter {
 
 /// One of the two standard streams.
 #[derive(Debug)]
-pub(super) enum Stream {
+pub(super) enum StandardStream {
     Stdout(io::Stdout),
     Stderr(io::Stderr),
 }
@@ -44,7 +44,7 @@ pub(super) enum Stream {
 // === impl Format ===
 
 impl Format {
-    fn line(self, head: Head<'_>, line: &Line) -> String {
+    fn line(self, head: LineHead<'_>, line: &LogLine) -> String {
         match self {
             Self::Text => text::format(head, line),
             Self::Json => json::format(head, line),
@@ -65,7 +65,7 @@ impl Output {
     }
 
     /// Writes a line at once.
-    pub(super) fn write(self, head: Head<'_>, line: &Line) {
+    pub(super) fn write(self, head: LineHead<'_>, line: &LogLine) {
         // A failure to write the log can't be reported.
         let _ = self.stream(head.severity).write_all(self.format.line(head, line).as_bytes());
     }
@@ -80,20 +80,24 @@ impl Output {
             }
     }
 
-    fn stream(self, severity: Severity) -> Stream {
-        if self.is_for_stdout(severity) { Stream::Stdout(io::stdout()) } else { Stream::Stderr(io::stderr()) }
+    fn stream(self, severity: Severity) -> StandardStream {
+        if self.is_for_stdout(severity) {
+            StandardStream::Stdout(io::stdout())
+        } else {
+            StandardStream::Stderr(io::stderr())
+        }
     }
 }
 
 impl<'w> MakeWriter<'w> for Output {
-    type Writer = Stream;
+    type Writer = StandardStream;
 
-    fn make_writer(&'w self) -> Stream {
+    fn make_writer(&'w self) -> StandardStream {
         self.stream(Severity::Error)
     }
 
-    fn make_writer_for(&'w self, metadata: &Metadata<'_>) -> Stream {
-        self.stream(Head::of(metadata).severity)
+    fn make_writer_for(&'w self, metadata: &Metadata<'_>) -> StandardStream {
+        self.stream(LineHead::of(metadata).severity)
     }
 }
 
@@ -111,15 +115,15 @@ where
     N: for<'a> FormatFields<'a> + 'static,
 {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        let mut line = Line::default();
+        let mut line = LogLine::default();
         event.record(&mut line);
-        out.write_str(&self.format.line(Head::of(event.metadata()), &line))
+        out.write_str(&self.format.line(LineHead::of(event.metadata()), &line))
     }
 }
 
-// === impl Stream ===
+// === impl StandardStream ===
 
-impl Write for Stream {
+impl Write for StandardStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Stdout(stream) => stream.write(bytes),

@@ -103,13 +103,13 @@ fn lines_of_json_look_like_those_of_component_base() {
 
 #[test]
 fn the_outermost_files_of_a_crate_are_named_with_it() {
-    let head = Head { severity: Severity::Error, level: 0, folder: "cli", file: "run.go", line: 72 };
-    let mut line = Line::new("command failed");
+    let head = LineHead { severity: Severity::Error, level: 0, folder: "cli", file: "run.go", line: 72 };
+    let mut line = LogLine::new("command failed");
     line.push_text("err", "no");
     let text = json::format(head, &line);
     assert!(text.ends_with(",\"caller\":\"cli/run.go:72\",\"msg\":\"command failed\",\"err\":\"no\"}\n"), "{text}");
-    let plain = Line::unstructured("FLAG: --v=\"1\"");
-    let head = Head { severity: Severity::Info, level: 1, folder: "flag", file: "flags.go", line: 64 };
+    let plain = LogLine::unstructured("FLAG: --v=\"1\"");
+    let head = LineHead { severity: Severity::Info, level: 1, folder: "flag", file: "flags.go", line: 64 };
     assert!(text::format(head, &plain).ends_with(" flags.go:64] FLAG: --v=\"1\"\n"));
     assert!(json::format(head, &plain).ends_with(",\"msg\":\"FLAG: --v=\\\"1\\\"\",\"v\":1}\n"));
 }

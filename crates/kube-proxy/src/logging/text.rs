@@ -8,10 +8,10 @@ use std::fmt::Write as _;
 
 use ferry_kernel::text::push_escaped;
 
-use super::line::{Head, Line, Severity, Value};
+use super::line::{LineHead, LogLine, LogValue, Severity};
 
 /// The line, with the line feed at its end.
-pub(super) fn format(head: Head<'_>, line: &Line) -> String {
+pub(super) fn format(head: LineHead<'_>, line: &LogLine) -> String {
     let mut out = start(head);
     if line.is_unstructured {
         push_escaped(&mut out, &line.message);
@@ -20,8 +20,8 @@ pub(super) fn format(head: Head<'_>, line: &Line) -> String {
     }
     for (name, value) in &line.fields {
         match value {
-            Value::Text(text) => push_pair(&mut out, name, text),
-            Value::Bare(text) => out.extend([" ", name, "=", text]),
+            LogValue::Text(text) => push_pair(&mut out, name, text),
+            LogValue::Bare(text) => out.extend([" ", name, "=", text]),
         }
     }
     out.push('\n');
@@ -29,7 +29,7 @@ pub(super) fn format(head: Head<'_>, line: &Line) -> String {
 }
 
 /// Everything up to and including `] `.
-fn start(head: Head<'_>) -> String {
+fn start(head: LineHead<'_>) -> String {
     let severity = match head.severity {
         Severity::Error => 'E',
         Severity::Warning => 'W',

@@ -8,47 +8,47 @@ use prometheus::{Gauge, Histogram, HistogramVec, IntCounterVec, IntGauge, Regist
 
 use super::row::Buckets::{CertificateAge, RequestSeconds, RequestSize};
 use super::row::MetricKind::{Counter, Gauge as GaugeKind, Histogram as HistogramKind};
-use super::row::{Row, row};
+use super::row::{MetricRow, row};
 
 const VERB_HOST: &[&str] = &["verb", "host"];
 
-const REQUESTS: Row = row(
+const REQUESTS: MetricRow = row(
     "rest_client_requests_total",
     Counter,
     &["code", "method", "host"],
     "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.",
 );
-const DURATION: Row = row(
+const DURATION: MetricRow = row(
     "rest_client_request_duration_seconds",
     HistogramKind(RequestSeconds),
     VERB_HOST,
     "[ALPHA] Request latency in seconds. Broken down by verb, and host.",
 );
-const LIMITER: Row = row(
+const LIMITER: MetricRow = row(
     "rest_client_rate_limiter_duration_seconds",
     HistogramKind(RequestSeconds),
     VERB_HOST,
     "[ALPHA] Client side rate limiter latency in seconds. Broken down by verb, and host.",
 );
-const REQUEST_SIZE: Row = row(
+const REQUEST_SIZE: MetricRow = row(
     "rest_client_request_size_bytes",
     HistogramKind(RequestSize),
     VERB_HOST,
     "[ALPHA] Request size in bytes. Broken down by verb and host.",
 );
-const RESPONSE_SIZE: Row = row(
+const RESPONSE_SIZE: MetricRow = row(
     "rest_client_response_size_bytes",
     HistogramKind(RequestSize),
     VERB_HOST,
     "[ALPHA] Response size in bytes. Broken down by verb and host.",
 );
-const RETRIES: Row = row(
+const RETRIES: MetricRow = row(
     "rest_client_request_retries_total",
     Counter,
     &["code", "verb", "host"],
     "[ALPHA] Number of request retries, partitioned by status code, verb, and host.",
 );
-const PLUGIN_CALLS: Row = row(
+const PLUGIN_CALLS: MetricRow = row(
     "rest_client_exec_plugin_call_total",
     Counter,
     &["code", "call_status"],
@@ -56,7 +56,7 @@ const PLUGIN_CALLS: Row = row(
      plugin_execution_error, plugin_not_found_error, client_internal_error) and an optional exit code. The exit code will \
      be set to 0 if and only if the plugin call was successful.",
 );
-const PLUGIN_TTL: Row = row(
+const PLUGIN_TTL: MetricRow = row(
     "rest_client_exec_plugin_ttl_seconds",
     GaugeKind,
     &[],
@@ -64,14 +64,14 @@ const PLUGIN_TTL: Row = row(
      value is in seconds until certificate expiry (negative if already expired). If auth exec plugins are unused or \
      manage no TLS certificates, the value will be +INF.",
 );
-const PLUGIN_AGE: Row = row(
+const PLUGIN_AGE: MetricRow = row(
     "rest_client_exec_plugin_certificate_rotation_age",
     HistogramKind(CertificateAge),
     &[],
     "[ALPHA] Histogram of the number of seconds the last auth exec plugin client certificate lived before being rotated. \
      If auth exec plugin client certificates are unused, histogram will contain no data.",
 );
-const TRANSPORTS: Row = row(
+const TRANSPORTS: MetricRow = row(
     "rest_client_transport_create_calls_total",
     Counter,
     &["result"],
@@ -79,14 +79,14 @@ const TRANSPORTS: Row = row(
      cache, miss: created and added to the cache, miss-gc: recreated and added back to the cache after being garbage \
      collected, uncacheable: created and not cached",
 );
-const TRANSPORT_ENTRIES: Row = row(
+const TRANSPORT_ENTRIES: MetricRow = row(
     "rest_client_transport_cache_entries",
     GaugeKind,
     &[],
     "[ALPHA] Number of transport entries in the internal cache.",
 );
 
-const CONNECTIONS: Row = row(
+const CONNECTIONS: MetricRow = row(
     "kubeproxy_source_connections_total",
     Counter,
     &["result"],
@@ -95,7 +95,7 @@ const CONNECTIONS: Row = row(
 );
 
 /// Every metric of this module, in the order of its registration.
-pub const TABLE: &[Row] = &[
+pub const TABLE: &[MetricRow] = &[
     REQUESTS,
     DURATION,
     LIMITER,

@@ -7,21 +7,21 @@ use prometheus::{Gauge, IntGauge, IntGaugeVec, Registry};
 use sha2::{Digest as _, Sha256};
 
 use super::row::MetricKind::Gauge as GaugeKind;
-use super::row::{Row, row};
+use super::row::{MetricRow, row};
 
-const INFO: Row = row(
+const INFO: MetricRow = row(
     "kubeproxy_config_info",
     GaugeKind,
     &["sha256"],
     "Always 1: the digest of the running configuration, as --write-config-to writes it without hostnameOverride",
 );
-const SUCCESSFUL: Row = row(
+const SUCCESSFUL: MetricRow = row(
     "kubeproxy_config_last_reload_successful",
     GaugeKind,
     &[],
     "1 if the files of the configuration could be used when they were read last; 0: an earlier configuration runs",
 );
-const TIME: Row = row(
+const TIME: MetricRow = row(
     "kubeproxy_config_last_reload_timestamp_seconds",
     GaugeKind,
     &[],
@@ -29,7 +29,7 @@ const TIME: Row = row(
 );
 
 /// Every metric of this module, in the order of its registration.
-pub const TABLE: &[Row] = &[INFO, SUCCESSFUL, TIME];
+pub const TABLE: &[MetricRow] = &[INFO, SUCCESSFUL, TIME];
 
 /// The gauges.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use ferry_api::object::Family;
 use prometheus::{CounterVec, IntCounterVec, IntGaugeVec, Registry};
 
 use super::row::MetricKind::{Counter, Gauge};
-use super::row::{ENGINE, FAMILY, Row, row};
+use super::row::{ENGINE, FAMILY, MetricRow, row};
 
 /// The metrics of a mode.
 pub trait ModeMetrics: fmt::Debug + Send + Sync {
@@ -81,65 +81,66 @@ pub struct IptablesFamilyCounts {
 
 const TABLE_FAMILY: &[&str] = &["table", "ip_family"];
 
-const NFTABLES_FAILURES: Row = row(
+const NFTABLES_FAILURES: MetricRow = row(
     "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
     Counter,
     FAMILY,
     "[ALPHA] Cumulative proxy nftables sync failures",
 );
-const RULES: Row = row(
+const RULES: MetricRow = row(
     "kubeproxy_sync_proxy_rules_iptables_total",
     Gauge,
     TABLE_FAMILY,
     "[ALPHA] Total number of iptables rules owned by kube-proxy",
 );
-const RULES_LAST: Row = row(
+const RULES_LAST: MetricRow = row(
     "kubeproxy_sync_proxy_rules_iptables_last",
     Gauge,
     TABLE_FAMILY,
     "[ALPHA] Number of iptables rules written by kube-proxy in last sync",
 );
-pub(crate) const FAILURES: Row = row(
+pub(crate) const FAILURES: MetricRow = row(
     "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
     Counter,
     FAMILY,
     "[ALPHA] Cumulative proxy iptables restore failures",
 );
-const PARTIAL_FAILURES: Row = row(
+const PARTIAL_FAILURES: MetricRow = row(
     "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
     Counter,
     FAMILY,
     "[ALPHA] Cumulative proxy iptables partial restore failures",
 );
-const INVALID_DROPPED: Row = row(
+const INVALID_DROPPED: MetricRow = row(
     "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
     Counter,
     &[],
     "[ALPHA] packets dropped by iptables to work around conntrack problems",
 );
-const LOCALHOST_ACCEPTED: Row = row(
+const LOCALHOST_ACCEPTED: MetricRow = row(
     "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
     Counter,
     &[],
     "[ALPHA] Number of packets accepted on nodeports of loopback interface",
 );
-const LOCK_WAITS: Row =
+const LOCK_WAITS: MetricRow =
     row("kubeproxy_engine_lock_waits_total", Counter, ENGINE, "Runs of iptables that had to wait for the xtables lock");
-const LOCK_WAIT: Row = row(
+const LOCK_WAIT: MetricRow = row(
     "kubeproxy_engine_lock_wait_seconds_total",
     Counter,
     ENGINE,
     "Time that runs of iptables waited for the xtables lock",
 );
-const RUNS: Row = row("kubeproxy_engine_tool_runs_total", Counter, ENGINE, "Runs of iptables-restore");
-const BYTES: Row = row("kubeproxy_engine_tool_bytes_total", Counter, ENGINE, "Bytes of input of iptables-restore");
+const RUNS: MetricRow = row("kubeproxy_engine_tool_runs_total", Counter, ENGINE, "Runs of iptables-restore");
+const BYTES: MetricRow =
+    row("kubeproxy_engine_tool_bytes_total", Counter, ENGINE, "Bytes of input of iptables-restore");
 
 /// Every metric of mode nftables.
-pub const NFTABLES_TABLE: &[Row] = &[NFTABLES_FAILURES];
+pub const NFTABLES_TABLE: &[MetricRow] = &[NFTABLES_FAILURES];
 /// Every metric of mode ipvs.
-pub const IPVS_TABLE: &[Row] = &[FAILURES];
+pub const IPVS_TABLE: &[MetricRow] = &[FAILURES];
 /// Every metric of mode iptables.
-pub const IPTABLES_TABLE: &[Row] = &[
+pub const IPTABLES_TABLE: &[MetricRow] = &[
     RULES,
     RULES_LAST,
     FAILURES,

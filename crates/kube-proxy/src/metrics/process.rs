@@ -7,7 +7,7 @@ use crate::platform::{self, ProcessFigures};
 
 /// One metric of the process.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct ProcessMetric {
     /// its name
     pub name: &'static str,
     /// the type in its TYPE line
@@ -17,56 +17,56 @@ pub struct Row {
 }
 
 /// Every metric of this module.
-pub const TABLE: &[Row] = &[
-    Row {
+pub const TABLE: &[ProcessMetric] = &[
+    ProcessMetric {
         name: "process_cpu_seconds_total",
         kind: "counter",
         help: "Total user and system CPU time spent in seconds.",
         value: |figures| figures.processor_seconds,
     },
-    Row {
+    ProcessMetric {
         name: "process_max_fds",
         kind: "gauge",
         help: "Maximum number of open file descriptors.",
         value: |figures| figures.descriptor_limit,
     },
-    Row {
+    ProcessMetric {
         name: "process_network_receive_bytes_total",
         kind: "counter",
         help: "Number of bytes received by the process over the network.",
         value: |figures| figures.received_bytes,
     },
-    Row {
+    ProcessMetric {
         name: "process_network_transmit_bytes_total",
         kind: "counter",
         help: "Number of bytes sent by the process over the network.",
         value: |figures| figures.sent_bytes,
     },
-    Row {
+    ProcessMetric {
         name: "process_open_fds",
         kind: "gauge",
         help: "Number of open file descriptors.",
         value: |figures| figures.descriptors,
     },
-    Row {
+    ProcessMetric {
         name: "process_resident_memory_bytes",
         kind: "gauge",
         help: "Resident memory size in bytes.",
         value: |figures| figures.resident_bytes,
     },
-    Row {
+    ProcessMetric {
         name: "process_start_time_seconds",
         kind: "gauge",
         help: "Start time of the process since unix epoch in seconds.",
         value: |figures| figures.start_seconds,
     },
-    Row {
+    ProcessMetric {
         name: "process_virtual_memory_bytes",
         kind: "gauge",
         help: "Virtual memory size in bytes.",
         value: |figures| figures.virtual_bytes,
     },
-    Row {
+    ProcessMetric {
         name: "process_virtual_memory_max_bytes",
         kind: "gauge",
         help: "Maximum amount of virtual memory available in bytes.",

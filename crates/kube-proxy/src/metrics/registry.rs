@@ -11,7 +11,7 @@ use super::config::ConfigMetrics;
 use super::mode::{ModeMetrics, Register};
 use super::row::Buckets::{Commit, NetworkProgramming, Sync};
 use super::row::MetricKind::{Counter, Gauge as GaugeKind, Histogram};
-use super::row::{ENGINE, FAMILY, Row, registered, row};
+use super::row::{ENGINE, FAMILY, MetricRow, registered, row};
 use super::self_test::SelfTestMetrics;
 use super::snapshot::SnapshotMetrics;
 use super::source::SourceMetrics;
@@ -82,113 +82,114 @@ pub struct Metrics {
     mode: OnceLock<Box<dyn ModeMetrics>>,
 }
 
-const SYNC_DURATION: Row = row(
+const SYNC_DURATION: MetricRow = row(
     "kubeproxy_sync_proxy_rules_duration_seconds",
     Histogram(Sync),
     FAMILY,
     "[ALPHA] SyncProxyRules latency in seconds",
 );
-const FULL_SYNC: Row = row(
+const FULL_SYNC: MetricRow = row(
     "kubeproxy_sync_full_proxy_rules_duration_seconds",
     Histogram(Sync),
     FAMILY,
     "[ALPHA] SyncProxyRules latency in seconds for full resyncs",
 );
-const PARTIAL_SYNC: Row = row(
+const PARTIAL_SYNC: MetricRow = row(
     "kubeproxy_sync_partial_proxy_rules_duration_seconds",
     Histogram(Sync),
     FAMILY,
     "[ALPHA] SyncProxyRules latency in seconds for partial resyncs",
 );
-const LAST_SYNC: Row = row(
+const LAST_SYNC: MetricRow = row(
     "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
     GaugeKind,
     FAMILY,
     "[ALPHA] The last time proxy rules were successfully synced",
 );
-const LAST_QUEUED: Row = row(
+const LAST_QUEUED: MetricRow = row(
     "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
     GaugeKind,
     FAMILY,
     "[ALPHA] The last time a sync of proxy rules was queued",
 );
-const NETWORK_PROGRAMMING: Row = row(
+const NETWORK_PROGRAMMING: MetricRow = row(
     "kubeproxy_network_programming_duration_seconds",
     Histogram(NetworkProgramming),
     FAMILY,
     "[ALPHA] In Cluster Network Programming Latency in seconds",
 );
-const ENDPOINTS_PENDING: Row = row(
+const ENDPOINTS_PENDING: MetricRow = row(
     "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
     GaugeKind,
     &[],
     "[ALPHA] Pending proxy rules Endpoint changes",
 );
-const ENDPOINTS_TOTAL: Row = row(
+const ENDPOINTS_TOTAL: MetricRow = row(
     "kubeproxy_sync_proxy_rules_endpoint_changes_total",
     Counter,
     &[],
     "[ALPHA] Cumulative proxy rules Endpoint changes",
 );
-const SERVICES_PENDING: Row = row(
+const SERVICES_PENDING: MetricRow = row(
     "kubeproxy_sync_proxy_rules_service_changes_pending",
     GaugeKind,
     &[],
     "[ALPHA] Pending proxy rules Service changes",
 );
-const SERVICES_TOTAL: Row = row(
+const SERVICES_TOTAL: MetricRow = row(
     "kubeproxy_sync_proxy_rules_service_changes_total",
     Counter,
     &[],
     "[ALPHA] Cumulative proxy rules Service changes",
 );
-const CONNTRACK_DURATION: Row = row(
+const CONNTRACK_DURATION: MetricRow = row(
     "kubeproxy_conntrack_reconciler_sync_duration_seconds",
     Histogram(Sync),
     FAMILY,
     "[ALPHA] ReconcileConntrackFlowsLatency latency in seconds",
 );
-const CONNTRACK_DELETED: Row = row(
+const CONNTRACK_DELETED: MetricRow = row(
     "kubeproxy_conntrack_reconciler_deleted_entries_total",
     Counter,
     FAMILY,
     "[ALPHA] Cumulative conntrack flows deleted by conntrack reconciler",
 );
-const NO_LOCAL_ENDPOINTS: Row = row(
+const NO_LOCAL_ENDPOINTS: MetricRow = row(
     "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
     GaugeKind,
     &["ip_family", "traffic_policy"],
     "[ALPHA] Number of services with a Local traffic policy and no endpoints",
 );
-const HEALTHZ: Row =
+const HEALTHZ: MetricRow =
     row("kubeproxy_proxy_healthz_total", Counter, &["code"], "[ALPHA] Cumulative proxy healthz HTTP status");
-const LIVEZ: Row = row("kubeproxy_proxy_livez_total", Counter, &["code"], "[ALPHA] Cumulative proxy livez HTTP status");
-const ENGINE_MODE: Row = row(
+const LIVEZ: MetricRow =
+    row("kubeproxy_proxy_livez_total", Counter, &["code"], "[ALPHA] Cumulative proxy livez HTTP status");
+const ENGINE_MODE: MetricRow = row(
     "kubeproxy_engine_mode_info",
     GaugeKind,
     &["mode", "configured"],
     "Always 1: the mode that runs, and the configured one, which differs if it can't start and a fallback runs",
 );
-const ENGINE_PENDING: Row =
+const ENGINE_PENDING: MetricRow =
     row("kubeproxy_engine_pending_units", GaugeKind, ENGINE, "Services and base objects not in the kernel yet");
-const ENGINE_QUARANTINED: Row = row(
+const ENGINE_QUARANTINED: MetricRow = row(
     "kubeproxy_engine_quarantined_units",
     GaugeKind,
     ENGINE,
     "Services and base objects in quarantine: rejected by the kernel, their last good state stays",
 );
-const ENGINE_REPAIRS: Row =
+const ENGINE_REPAIRS: MetricRow =
     row("kubeproxy_engine_repairs_total", Counter, ENGINE, "Kernel objects repaired after foreign changes");
-const ENGINE_CONTESTED: Row = row(
+const ENGINE_CONTESTED: MetricRow = row(
     "kubeproxy_engine_contested_total",
     Counter,
     ENGINE,
     "Times that repairs of an object were suspended because another program keeps changing it",
 );
-const ENGINE_OPS: Row = row("kubeproxy_engine_ops_total", Counter, ENGINE, "Kernel objects written or deleted");
-const ENGINE_COMMIT: Row =
+const ENGINE_OPS: MetricRow = row("kubeproxy_engine_ops_total", Counter, ENGINE, "Kernel objects written or deleted");
+const ENGINE_COMMIT: MetricRow =
     row("kubeproxy_engine_commit_seconds", Histogram(Commit), ENGINE, "Duration of sync passes that did work");
-const BUILD_INFO: Row = row(
+const BUILD_INFO: MetricRow = row(
     "kubernetes_build_info",
     GaugeKind,
     &[
@@ -206,17 +207,17 @@ const BUILD_INFO: Row = row(
      build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
 );
 
-const FEATURES: Row = row(
+const FEATURES: MetricRow = row(
     "kubernetes_feature_enabled",
     GaugeKind,
     &["name", "stage"],
     "[BETA] This metric records the data about the stage and enablement of a k8s feature.",
 );
-const HIDDEN: Row = row("hidden_metrics_total", Counter, &[], "[BETA] The count of hidden metrics.");
-const DISABLED: Row = row("disabled_metrics_total", Counter, &[], "[BETA] The count of disabled metrics.");
+const HIDDEN: MetricRow = row("hidden_metrics_total", Counter, &[], "[BETA] The count of hidden metrics.");
+const DISABLED: MetricRow = row("disabled_metrics_total", Counter, &[], "[BETA] The count of disabled metrics.");
 
 /// Every metric of this module, in the order of its registration.
-pub const TABLE: &[Row] = &[
+pub const TABLE: &[MetricRow] = &[
     SYNC_DURATION,
     FULL_SYNC,
     PARTIAL_SYNC,
@@ -352,7 +353,7 @@ mod tests {
     use crate::planes::PLANES;
 
     /// All metrics of all modes, each once, in the order of the documentation.
-    fn rows() -> impl Iterator<Item = &'static Row> {
+    fn rows() -> impl Iterator<Item = &'static MetricRow> {
         let mut seen = BTreeSet::new();
         let of_modes = PLANES.iter().flat_map(|plane| plane.metrics).filter(move |row| seen.insert(row.name));
         let of_objects = source::TABLE.iter().chain(snapshot::TABLE).chain(self_test::TABLE);

@@ -36,7 +36,7 @@ pub enum Buckets {
 
 /// One metric.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct MetricRow {
     /// its full name
     pub name: &'static str,
     /// its kind
@@ -61,13 +61,13 @@ pub(crate) const fn row(
     kind: MetricKind,
     labels: &'static [&'static str],
     help: &'static str,
-) -> Row {
-    Row { name, kind, labels, help }
+) -> MetricRow {
+    MetricRow { name, kind, labels, help }
 }
 
-// === impl Row ===
+// === impl MetricRow ===
 
-impl Row {
+impl MetricRow {
     /// The type in its TYPE line.
     pub fn type_word(&self) -> &'static str {
         match self.kind {

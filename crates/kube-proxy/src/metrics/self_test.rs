@@ -6,15 +6,15 @@ use ferry_api::object::Family;
 use prometheus::{GaugeVec, IntCounterVec, Registry};
 
 use super::row::MetricKind::{Counter, Gauge};
-use super::row::{Row, row};
+use super::row::{MetricRow, row};
 
-const TESTS: Row = row(
+const TESTS: MetricRow = row(
     "kubeproxy_self_tests_total",
     Counter,
     &["ip_family", "result"],
     "Periodic connections through the Service of the self-test, by result: success or failure",
 );
-const DURATION: Row = row(
+const DURATION: MetricRow = row(
     "kubeproxy_self_test_duration_seconds",
     Gauge,
     &["ip_family"],
@@ -22,7 +22,7 @@ const DURATION: Row = row(
 );
 
 /// Every metric of this module, in the order of its registration.
-pub const TABLE: &[Row] = &[TESTS, DURATION];
+pub const TABLE: &[MetricRow] = &[TESTS, DURATION];
 
 /// The counters; without periodic tests they aren't exported.
 #[derive(Debug)]

@@ -5,30 +5,30 @@ use std::time::SystemTime;
 use prometheus::{Gauge, IntCounterVec, IntGauge, Registry};
 
 use super::row::MetricKind::{Counter, Gauge as GaugeKind};
-use super::row::{Row, row};
+use super::row::{MetricRow, row};
 use crate::health::Freshness;
 
-const IN_USE: Row = row(
+const IN_USE: MetricRow = row(
     "kubeproxy_snapshot_in_use",
     GaugeKind,
     &[],
     "1 while Services are served from a snapshot: the lists of the API server have not been complete since the start",
 );
-const CONFIRMED: Row = row(
+const CONFIRMED: MetricRow = row(
     "kubeproxy_snapshot_confirmed_timestamp_seconds",
     GaugeKind,
     &[],
     "The last time the API server confirmed the objects of the snapshot that was written or used last",
 );
-const SIZE: Row =
+const SIZE: MetricRow =
     row("kubeproxy_snapshot_size_bytes", GaugeKind, &[], "Size of the snapshot that was written last, in bytes");
-const WRITES: Row = row(
+const WRITES: MetricRow = row(
     "kubeproxy_snapshot_writes_total",
     Counter,
     &["result"],
     "Attempts to write the snapshot, by result: success or failure",
 );
-const REFUSALS: Row = row(
+const REFUSALS: MetricRow = row(
     "kubeproxy_snapshot_refusals_total",
     Counter,
     &["reason"],
@@ -36,7 +36,7 @@ const REFUSALS: Row = row(
 );
 
 /// Every metric of this module, in the order of its registration.
-pub const TABLE: &[Row] = &[IN_USE, CONFIRMED, SIZE, WRITES, REFUSALS];
+pub const TABLE: &[MetricRow] = &[IN_USE, CONFIRMED, SIZE, WRITES, REFUSALS];
 
 /// The gauges and counters.
 #[derive(Debug)]

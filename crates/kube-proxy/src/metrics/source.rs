@@ -5,14 +5,15 @@ use std::time::{Instant, SystemTime};
 use prometheus::{GaugeVec, IntGaugeVec, Registry};
 
 use super::row::MetricKind::Gauge;
-use super::row::{Row, row};
+use super::row::{MetricRow, row};
 use crate::health::Freshness;
 
 const KIND: &[&str] = &["kind"];
 
-const SYNCED: Row = row("kubeproxy_source_synced", Gauge, KIND, "1 if the initial list of a kind has been complete");
-const CONNECTED: Row = row("kubeproxy_source_connected", Gauge, KIND, "1 if a list or watch of a kind is open");
-const CONTACT: Row = row(
+const SYNCED: MetricRow =
+    row("kubeproxy_source_synced", Gauge, KIND, "1 if the initial list of a kind has been complete");
+const CONNECTED: MetricRow = row("kubeproxy_source_connected", Gauge, KIND, "1 if a list or watch of a kind is open");
+const CONTACT: MetricRow = row(
     "kubeproxy_source_last_contact_timestamp_seconds",
     Gauge,
     KIND,
@@ -20,7 +21,7 @@ const CONTACT: Row = row(
 );
 
 /// Every metric of this module, in the order of its registration.
-pub const TABLE: &[Row] = &[SYNCED, CONNECTED, CONTACT];
+pub const TABLE: &[MetricRow] = &[SYNCED, CONNECTED, CONTACT];
 
 /// The gauges; without an API server they aren't exported.
 #[derive(Debug)]

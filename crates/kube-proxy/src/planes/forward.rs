@@ -46,7 +46,7 @@ const CREDIT: Duration = Duration::from_secs(60);
 struct Alarm(SyncSender<()>);
 
 /// The watch of one mode.
-pub(super) struct Watch {
+pub(super) struct ForwardWatch {
     chains: ForwardChains,
     /// what the mode needs to be accepted
     traffic: Traffic,
@@ -56,14 +56,14 @@ pub(super) struct Watch {
     inputs: SyncSender<Input>,
     /// the generation of nf_tables that was read last
     generation: Option<u32>,
-    nft: Findings,
-    legacy: Findings,
+    nft: ForwardFindings,
+    legacy: ForwardFindings,
     /// what was reported last
     reported: BTreeMap<Family, String>,
 }
 
 /// The result of the last reading of some tables, and the time of the next one.
-struct Findings {
+struct ForwardFindings {
     /// name in the log
     of: &'static str,
     /// the chains that lose packets, with texts for operators
@@ -115,9 +115,9 @@ impl Wake for Alarm {
     }
 }
 
-// === impl Watch ===
+// === impl ForwardWatch ===
 
-impl Watch {
+impl ForwardWatch {
     /// Prepares the watch of a mode that needs this traffic to be accepted.
     ///
     /// # Errors
@@ -130,8 +130,8 @@ impl Watch {
             families: opening.families.to_vec(),
             inputs: opening.inputs.clone(),
             generation: None,
-            nft: Findings::new("nf_tables"),
-            legacy: Findings::new("legacy tables"),
+            nft: ForwardFindings::new("nf_tables"),
+            legacy: ForwardFindings::new("legacy tables"),
             reported: BTreeMap::new(),
         })
     }
@@ -261,9 +261,9 @@ impl Watch {
     }
 }
 
-// === impl Findings ===
+// === impl ForwardFindings ===
 
-impl Findings {
+impl ForwardFindings {
     fn new(of: &'static str) -> Self {
         let now = Instant::now();
         Self { of, problems: Vec::new(), due: now, settled_at: now, writes: 0, failure: None }

@@ -15,8 +15,8 @@ use ferry_plane_iptables::{Counters, Features, Iptables, IptablesCommitLock, Ipt
 use ipnet::IpNet;
 
 use super::{
-    Engines, LISTENER, Leftovers, Offline, Opened, OpenedInspector, Opening, Part, Plane, Rendering, RetireError,
-    Retirement, RuleDomain,
+    Engines, LISTENER, Leftovers, Offline, Opened, OpenedInspector, Opening, Plane, RenderedPart, Rendering,
+    RetireError, Retirement, RuleDomain,
 };
 use crate::metrics::mode::{self, IptablesCounts, IptablesFamilyCounts, IptablesMetrics};
 use crate::platform::TCP_BE_LIBERAL;
@@ -99,7 +99,7 @@ fn inspectors(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenedInspector>> {
 }
 
 /// As on a machine with all features: its accounting objects are there, and no table is missing.
-fn render(rendering: &Rendering<'_>) -> Vec<Part> {
+fn render(rendering: &Rendering<'_>) -> Vec<RenderedPart> {
     let part = |(family, desired): &(Family, Delta)| {
         let features = Features {
             counts_invalid: true,
@@ -110,8 +110,8 @@ fn render(rendering: &Rendering<'_>) -> Vec<Part> {
         };
         let text = render::ruleset(*family, &desired.compiled(&Iptables::new(*family, features)));
         match family {
-            Family::V4 => Part { name: "iptables", loader: Some("iptables-restore --noflush"), text },
-            Family::V6 => Part { name: "ip6tables", loader: Some("ip6tables-restore --noflush"), text },
+            Family::V4 => RenderedPart { name: "iptables", loader: Some("iptables-restore --noflush"), text },
+            Family::V6 => RenderedPart { name: "ip6tables", loader: Some("ip6tables-restore --noflush"), text },
         }
     };
     rendering.families.iter().map(part).collect()

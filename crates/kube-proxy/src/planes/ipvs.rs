@@ -20,8 +20,8 @@ use ferry_plane_ipvs::{
 use super::forward;
 use super::nftables::TABLE;
 use super::{
-    Engines, Established, LISTENER, Leftovers, Offline, Opened, OpenedInspector, Opening, Part, Plane, Rendering,
-    RetireError, Retirement, RuleDomain,
+    Engines, Established, LISTENER, Leftovers, Offline, Opened, OpenedInspector, Opening, Plane, RenderedPart,
+    Rendering, RetireError, Retirement, RuleDomain,
 };
 use crate::input::{Input, NodeProblem, NodeWarning};
 use crate::metrics::mode::{self, IpvsMetrics};
@@ -68,7 +68,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     let families: Vec<Opened> = opening.families.iter().map(|family| (*family, open(*family))).collect();
     if families.iter().any(|(_, opened)| opened.is_ok()) {
         // All that can fail comes before the first thread: a mode that can't be opened must not leave one.
-        let forward = forward::Watch::open(opening, Traffic::Established)?;
+        let forward = forward::ForwardWatch::open(opening, Traffic::Established)?;
         let listen_to_table = ferry_plane_ipvs::listener(shared.commit_lock.clone())?;
         let listen_to_device = shared.device.listener()?;
         let failed = opening.threads.clone();
@@ -93,7 +93,7 @@ fn inspectors(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenedInspector>> {
     Ok(opening.families.iter().map(|family| (*family, open(*family))).collect())
 }
 
-fn render(rendering: &Rendering<'_>) -> Vec<Part> {
+fn render(rendering: &Rendering<'_>) -> Vec<RenderedPart> {
     let (mut tables, mut servers) = (Vec::new(), String::new());
     let mut addresses = format!("link add {} type dummy\n", names::DEVICE);
     for (family, desired) in rendering.families {
@@ -103,9 +103,9 @@ fn render(rendering: &Rendering<'_>) -> Vec<Part> {
         addresses += &render::addresses(&objects);
     }
     vec![
-        Part { name: "nft", loader: Some("nft -f -"), text: tables.join("\n") },
-        Part { name: "ipvsadm", loader: Some("ipvsadm-restore"), text: servers },
-        Part { name: "addresses", loader: Some("ip -batch -"), text: addresses },
+        RenderedPart { name: "nft", loader: Some("nft -f -"), text: tables.join("\n") },
+        RenderedPart { name: "ipvsadm", loader: Some("ipvsadm-restore"), text: servers },
+        RenderedPart { name: "addresses", loader: Some("ip -batch -"), text: addresses },
     ]
 }
 

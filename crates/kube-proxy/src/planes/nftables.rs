@@ -11,8 +11,8 @@ use ferry_plane_nftables::{Nftables, NftablesCommitLock, NftablesEngine, leftove
 
 use super::forward;
 use super::{
-    Engines, LISTENER, Leftovers, Offline, Opened, OpenedInspector, Opening, Part, Plane, Rendering, RetireError,
-    Retirement, RuleDomain,
+    Engines, LISTENER, Leftovers, Offline, Opened, OpenedInspector, Opening, Plane, RenderedPart, Rendering,
+    RetireError, Retirement, RuleDomain,
 };
 use crate::metrics::mode::{self, NftablesMetrics};
 use crate::threads::STACK_BYTES;
@@ -48,7 +48,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     };
     let families: Vec<Opened> = opening.families.iter().map(|family| (*family, open(*family))).collect();
     if families.iter().any(|(_, opened)| opened.is_ok()) {
-        let forward = forward::Watch::open(opening, Traffic::Translated)?;
+        let forward = forward::ForwardWatch::open(opening, Traffic::Translated)?;
         let changes = commit_lock.clone();
         let (listen, failed) = (ferry_plane_nftables::listener(commit_lock)?, opening.threads.clone());
         opening.threads.spawn(LISTENER, STACK_BYTES, move || {
@@ -69,12 +69,12 @@ fn inspectors(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenedInspector>> {
     Ok(opening.families.iter().map(|family| (*family, open(*family))).collect())
 }
 
-fn render(rendering: &Rendering<'_>) -> Vec<Part> {
+fn render(rendering: &Rendering<'_>) -> Vec<RenderedPart> {
     let table = |(family, desired): &(Family, Delta)| {
         ferry_plane_nftables::render::ruleset(*family, &desired.compiled(&Nftables::new(*family)))
     };
     let tables: Vec<String> = rendering.families.iter().map(table).collect();
-    vec![Part { name: "nft", loader: Some("nft -f -"), text: tables.join("\n") }]
+    vec![RenderedPart { name: "nft", loader: Some("nft -f -"), text: tables.join("\n") }]
 }
 
 /// Removes the family's table with an engine that isn't prepared, so that it works on any machine.

@@ -21,7 +21,7 @@ mod windows;
 
 pub use client_flow::ClientFlow;
 pub use figures::ProcessFigures;
-pub use notice::Notice;
+pub use notice::FileNotice;
 pub use test_addresses::{TEST_PORT, TestAddresses};
 pub use watched::{PacketEnd, WatchLimits, WatchedFlow, WatchedPacket};
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 /// Notification of a change.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum FileNotice {
     /// the file was written and closed, moved, or removed
     Settled(OsString),
     /// the file was created or written, and is still open

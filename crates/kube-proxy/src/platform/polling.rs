@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{Notice, change_times, identity};
+use super::{FileNotice, change_times, identity};
 
 /// A watch on the current directory at a path; another directory at the same path needs another watch.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl DirectoryWatch {
     ///
     /// # Errors
     /// If the directory can't be listed.
-    pub fn wait(&mut self, timeout: Duration) -> io::Result<Vec<Notice>> {
+    pub fn wait(&mut self, timeout: Duration) -> io::Result<Vec<FileNotice>> {
         let now = Instant::now();
         let pause = self.next_look.saturating_duration_since(now);
         if timeout < pause {
@@ -57,14 +57,14 @@ impl DirectoryWatch {
         std::thread::sleep(pause);
         self.next_look = Instant::now() + LOOK;
         let found = match list(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![Notice::Gone]),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![FileNotice::Gone]),
             found => found?,
         };
         let before = std::mem::replace(&mut self.seen, found);
-        let gone = before.keys().filter(|name| !self.seen.contains_key(*name)).cloned().map(Notice::Settled);
+        let gone = before.keys().filter(|name| !self.seen.contains_key(*name)).cloned().map(FileNotice::Settled);
         // The writer of a file may not have finished.
         let written = self.seen.iter().filter(|&(name, stamp)| before.get(name) != Some(stamp));
-        Ok(gone.chain(written.map(|(name, _)| Notice::Touched(name.clone()))).collect())
+        Ok(gone.chain(written.map(|(name, _)| FileNotice::Touched(name.clone()))).collect())
     }
 }
 
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     /// Waits until there are notices.
-    fn notices(watch: &mut DirectoryWatch) -> Vec<Notice> {
+    fn notices(watch: &mut DirectoryWatch) -> Vec<FileNotice> {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
             let found = watch.wait(Duration::from_secs(1)).unwrap();
@@ -109,17 +109,17 @@ mod tests {
         fs::write(&one, "1").unwrap();
         let mut watch = DirectoryWatch::new(&folder).unwrap();
         assert_eq!(watch.wait(Duration::ZERO).unwrap(), []);
-        let touched = |name: &str| Notice::Touched(name.into());
+        let touched = |name: &str| FileNotice::Touched(name.into());
         fs::write(&one, "12").unwrap();
         assert_eq!(notices(&mut watch), [touched("one.yaml")]);
         fs::write(&two, "12").unwrap();
         assert_eq!(notices(&mut watch), [touched("two.yaml")]);
         fs::rename(&two, &one).unwrap();
-        assert_eq!(notices(&mut watch), [Notice::Settled("two.yaml".into()), touched("one.yaml")]);
+        assert_eq!(notices(&mut watch), [FileNotice::Settled("two.yaml".into()), touched("one.yaml")]);
         assert!(watch.is_current(&folder));
         fs::remove_dir_all(&folder).unwrap();
         assert!(!watch.is_current(&folder));
         // The files vanish before their directory does.
-        while notices(&mut watch) != [Notice::Gone] {}
+        while notices(&mut watch) != [FileNotice::Gone] {}
     }
 }

@@ -15,7 +15,7 @@ use crate::inspect::{Connection, Question};
 
 /// The requested action.
 #[derive(Debug)]
-pub(super) enum Request {
+pub(super) enum PluginRequest {
     /// ask a proxy
     Ask(Box<Invocation>),
     /// print this on stdout
@@ -25,7 +25,7 @@ pub(super) enum Request {
 /// A question to one proxy, or to all.
 #[derive(Debug)]
 pub(super) struct Invocation {
-    pub(super) action: Action,
+    pub(super) action: PluginAction,
     /// the node whose proxy is asked; `None` for one that fits
     pub(super) node: Option<String>,
     pub(super) kubectl: Kubectl,
@@ -36,7 +36,7 @@ pub(super) struct Invocation {
 
 /// The question.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum PluginAction {
     /// what happens to connections
     Explain(Question),
     /// what the first packet of a connection meets in the kernel
@@ -69,17 +69,17 @@ const NODE_PROXY: &str = "node-proxy";
 ///
 /// # Errors
 /// The text for stderr, if it is invalid.
-pub(super) fn parse(mut args: Vec<OsString>) -> Result<Request, String> {
+pub(super) fn parse(mut args: Vec<OsString>) -> Result<PluginRequest, String> {
     join_arrow(&mut args);
     let matches = match command().try_get_matches_from(args) {
         Ok(matches) => matches,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            return Ok(Request::Print(error.to_string()));
+            return Ok(PluginRequest::Print(error.to_string()));
         }
         Err(error) => return Err(error.to_string()),
     };
     invocation(&matches)
-        .map(|invocation| Request::Ask(Box::new(invocation)))
+        .map(|invocation| PluginRequest::Ask(Box::new(invocation)))
         .map_err(|error| format!("Error: {error:#}\n"))
 }
 
@@ -143,9 +143,9 @@ fn invocation(matches: &ArgMatches) -> anyhow::Result<Invocation> {
     let text = |name: &str| matches.get_one::<String>(name).cloned();
     let required = |name: &str| text(name).with_context(|| format!("no --{name}"));
     let action = match name {
-        "explain" => Action::Explain(asked(matches)?),
-        "trace" => Action::Trace(asked(matches)?),
-        _ => Action::Status,
+        "explain" => PluginAction::Explain(asked(matches)?),
+        "trace" => PluginAction::Trace(asked(matches)?),
+        _ => PluginAction::Status,
     };
     let passed = OF_KUBECTL.iter().filter_map(|(name, _)| Some(format!("--{name}={}", text(name)?)));
     let via = match required("via")?.as_str() {
@@ -172,13 +172,13 @@ fn asked<Q: FromStr<Err = anyhow::Error>>(matches: &ArgMatches) -> anyhow::Resul
 mod tests {
     use super::*;
 
-    fn parsed(line: &[&str]) -> Result<Request, String> {
+    fn parsed(line: &[&str]) -> Result<PluginRequest, String> {
         parse([&["kubectl-ferry"], line].concat().into_iter().map(OsString::from).collect())
     }
 
     fn asking(line: &[&str]) -> Invocation {
         match parsed(line) {
-            Ok(Request::Ask(invocation)) => *invocation,
+            Ok(PluginRequest::Ask(invocation)) => *invocation,
             other => panic!("{line:?}: {other:?}"),
         }
     }
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn questions_are_parsed_before_anything_runs() {
         let invocation = asking(&["explain", "svc", "shop/web"]);
-        assert_eq!(invocation.action, Action::Explain("svc shop/web".parse().unwrap()));
+        assert_eq!(invocation.action, PluginAction::Explain("svc shop/web".parse().unwrap()));
         assert!(invocation.node.is_none() && !invocation.json);
         let Reach { via, namespace, selector, port } = invocation.reach;
         assert_eq!((via, port), (Via::PortForward, 10249));
@@ -197,7 +197,7 @@ mod tests {
             &["trace", "10.0.0.1", "->", "10.96.0.1:80", "--node", "node-a"],
         ] {
             let invocation = asking(line);
-            assert_eq!(invocation.action, Action::Trace(connection.clone()), "{line:?}");
+            assert_eq!(invocation.action, PluginAction::Trace(connection.clone()), "{line:?}");
             assert_eq!(invocation.node.as_deref(), Some("node-a"));
         }
         let error = parsed(&["trace", "svc", "shop/web"]).unwrap_err();
@@ -212,7 +212,7 @@ mod tests {
         let line = ["status", "--context=-odd", "--kubeconfig=/k", "--user=u", "--cluster=c", "--json"];
         let invocation = asking(&line);
         assert_eq!(invocation.kubectl.flags(), ["--kubeconfig=/k", "--context=-odd", "--cluster=c", "--user=u"]);
-        assert!(invocation.json && invocation.action == Action::Status);
+        assert!(invocation.json && invocation.action == PluginAction::Status);
         let line = ["status", "--via=node-proxy", "-n", "proxies", "-l", "app=ferry", "--port=1"];
         let Reach { via, namespace, selector, port } = asking(&line).reach;
         assert_eq!((via, namespace.as_str(), selector.as_str(), port), (Via::NodeProxy, "proxies", "app=ferry", 1));
@@ -247,7 +247,7 @@ mod tests {
             assert!(parsed(line).is_err(), "{line:?}");
         }
         for line in [&["--help"][..], &["trace", "-h"], &["--version"]] {
-            assert!(matches!(parsed(line), Ok(Request::Print(_))), "{line:?}");
+            assert!(matches!(parsed(line), Ok(PluginRequest::Print(_))), "{line:?}");
         }
     }
 }

@@ -34,14 +34,14 @@ pub(super) struct Reach {
 
 /// The cluster that kubectl talks to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cluster<'a> {
+pub(super) struct KubectlCluster<'a> {
     kubectl: &'a Kubectl,
     reach: &'a Reach,
 }
 
 /// The proxy of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Proxy {
+pub(super) struct ReachedProxy {
     pub(super) node: String,
     /// its pod; empty where none is needed
     pod: String,
@@ -51,23 +51,23 @@ const NO_NODES: &str = "the cluster has no nodes";
 
 /// A list of objects, as far as it is read.
 #[derive(Debug, Deserialize)]
-struct List {
+struct ItemList {
     items: Vec<Item>,
 }
 
 /// A Node or a Pod.
 #[derive(Debug, Deserialize)]
 struct Item {
-    metadata: Metadata,
+    metadata: ItemMetadata,
     #[serde(default)]
     spec: Spec,
     #[serde(default)]
-    status: Status,
+    status: ItemStatus,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Metadata {
+struct ItemMetadata {
     name: String,
     deletion_timestamp: Option<String>,
 }
@@ -83,7 +83,7 @@ struct Spec {
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Status {
+struct ItemStatus {
     phase: Option<String>,
 }
 
@@ -100,9 +100,9 @@ pub(super) fn checked_node(name: String) -> anyhow::Result<String> {
     Ok(name)
 }
 
-// === impl Cluster ===
+// === impl KubectlCluster ===
 
-impl<'a> Cluster<'a> {
+impl<'a> KubectlCluster<'a> {
     pub(super) fn new(kubectl: &'a Kubectl, reach: &'a Reach) -> Self {
         Self { kubectl, reach }
     }
@@ -111,9 +111,9 @@ impl<'a> Cluster<'a> {
     ///
     /// # Errors
     /// If its pod is needed, and there is none.
-    pub(super) fn proxy(&self, node: &str) -> anyhow::Result<Proxy> {
+    pub(super) fn proxy(&self, node: &str) -> anyhow::Result<ReachedProxy> {
         if self.reach.via == Via::NodeProxy {
-            return Ok(Proxy { node: node.to_owned(), pod: String::new() });
+            return Ok(ReachedProxy { node: node.to_owned(), pod: String::new() });
         }
         let mut pods = self.pods(&[&format!("--field-selector=spec.nodeName={node}")])?;
         self.with_pod(node, pods.remove(node))
@@ -123,7 +123,7 @@ impl<'a> Cluster<'a> {
     ///
     /// # Errors
     /// If nodes or pods can't be listed, or there are none.
-    pub(super) fn proxies(&self) -> anyhow::Result<Vec<(String, anyhow::Result<Proxy>)>> {
+    pub(super) fn proxies(&self) -> anyhow::Result<Vec<(String, anyhow::Result<ReachedProxy>)>> {
         let nodes = self.nodes()?;
         if nodes.is_empty() {
             bail!(NO_NODES);
@@ -135,7 +135,7 @@ impl<'a> Cluster<'a> {
         let proxy = |node: String| {
             let proxy = match self.reach.via {
                 Via::PortForward => self.with_pod(&node, pods.remove(&node)),
-                Via::NodeProxy => Ok(Proxy { node: node.clone(), pod: String::new() }),
+                Via::NodeProxy => Ok(ReachedProxy { node: node.clone(), pod: String::new() }),
             };
             (node, proxy)
         };
@@ -147,7 +147,7 @@ impl<'a> Cluster<'a> {
     ///
     /// # Errors
     /// If objects can't be listed, or there is none.
-    pub(super) fn choose(&self, client: Option<IpAddr>) -> anyhow::Result<(Proxy, String)> {
+    pub(super) fn choose(&self, client: Option<IpAddr>) -> anyhow::Result<(ReachedProxy, String)> {
         if let Some(client) = client
             && let Some((pod, node)) = self.pod_of(client)?
         {
@@ -165,7 +165,7 @@ impl<'a> Cluster<'a> {
                 .pods(&[])?
                 .into_iter()
                 .next()
-                .map(|(node, pod)| Proxy { node, pod })
+                .map(|(node, pod)| ReachedProxy { node, pod })
                 .with_context(|| self.lacks_pods())?,
             Via::NodeProxy => self.proxy(self.nodes()?.first().context(NO_NODES)?)?,
         };
@@ -184,7 +184,7 @@ impl<'a> Cluster<'a> {
     ///
     /// # Errors
     /// If it can't be reached, or refuses.
-    pub(super) fn request(&self, proxy: &Proxy, route: &str) -> anyhow::Result<Value> {
+    pub(super) fn request(&self, proxy: &ReachedProxy, route: &str) -> anyhow::Result<Value> {
         let Reach { via, namespace, port, .. } = self.reach;
         match via {
             Via::PortForward => page::by_port_forward(self.kubectl, (namespace, &proxy.pod), *port, route),
@@ -192,9 +192,9 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    fn with_pod(&self, node: &str, pod: Option<String>) -> anyhow::Result<Proxy> {
+    fn with_pod(&self, node: &str, pod: Option<String>) -> anyhow::Result<ReachedProxy> {
         let pod = pod.with_context(|| format!("node {node} has no kube-proxy: {}", self.lacks_pods()))?;
-        Ok(Proxy { node: node.to_owned(), pod })
+        Ok(ReachedProxy { node: node.to_owned(), pod })
     }
 
     fn lacks_pods(&self) -> String {
@@ -240,7 +240,7 @@ impl<'a> Cluster<'a> {
 
     fn list(&self, arguments: &[&str]) -> anyhow::Result<Vec<Item>> {
         let text = self.kubectl.output(&[&["get"], arguments, &["--output=json"]].concat())?;
-        let list: List = serde_json::from_str(&text)
+        let list: ItemList = serde_json::from_str(&text)
             .with_context(|| format!("kubectl get {}: decoding its output", arguments.join(" ")))?;
         Ok(list.items)
     }

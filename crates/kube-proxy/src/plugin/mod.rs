@@ -20,9 +20,9 @@ use anyhow::Context as _;
 use ferry_kernel::text::escaped_lines;
 use serde_json::{Value, json};
 
-use self::arguments::{Action, Invocation, Request};
-use self::cluster::{Cluster, Proxy};
-use self::table::Row;
+use self::arguments::{Invocation, PluginAction, PluginRequest};
+use self::cluster::{KubectlCluster, ReachedProxy};
+use self::table::NodeRow;
 use crate::inspect::{Explanation, Question, wants_colours};
 use crate::query::encoded;
 use crate::ui::{NodeStatus, TraceAnswer, VERSION};
@@ -30,8 +30,10 @@ use crate::ui::{NodeStatus, TraceAnswer, VERSION};
 /// Executes a command line; returns the exit code: 0 for an answer, 1 for an error, 2 where a trace has found a difference.
 pub fn execute(args: Vec<OsString>) -> ExitCode {
     let done = match arguments::parse(args) {
-        Ok(Request::Print(text)) => Ok((text, 0)),
-        Ok(Request::Ask(invocation)) => ask(&invocation).map_err(|error| escaped_lines(&format!("Error: {error:#}"))),
+        Ok(PluginRequest::Print(text)) => Ok((text, 0)),
+        Ok(PluginRequest::Ask(invocation)) => {
+            ask(&invocation).map_err(|error| escaped_lines(&format!("Error: {error:#}")))
+        }
         Err(usage) => Err(usage),
     };
     match done {
@@ -49,15 +51,15 @@ pub fn execute(args: Vec<OsString>) -> ExitCode {
 
 /// The output, and the exit code.
 fn ask(invocation: &Invocation) -> anyhow::Result<(String, u8)> {
-    let cluster = &Cluster::new(&invocation.kubectl, &invocation.reach);
+    let cluster = &KubectlCluster::new(&invocation.kubectl, &invocation.reach);
     let node = invocation.node.as_deref();
     match &invocation.action {
-        Action::Explain(question) => explain(cluster, node, question, invocation.json),
-        Action::Trace(connection) => {
+        PluginAction::Explain(question) => explain(cluster, node, question, invocation.json),
+        PluginAction::Trace(connection) => {
             let proxy = chosen(cluster, node, Some(connection.client))?;
             trace(cluster, &proxy, &connection.to_string(), invocation.json)
         }
-        Action::Status => match node {
+        PluginAction::Status => match node {
             Some(node) => status(cluster, &cluster.proxy(node)?, invocation.json),
             None => all(cluster, invocation.json),
         },
@@ -65,7 +67,7 @@ fn ask(invocation: &Invocation) -> anyhow::Result<(String, u8)> {
 }
 
 /// The proxy that answers; a line on stderr names its node where it wasn't given.
-fn chosen(cluster: &Cluster<'_>, node: Option<&str>, client: Option<IpAddr>) -> anyhow::Result<Proxy> {
+fn chosen(cluster: &KubectlCluster<'_>, node: Option<&str>, client: Option<IpAddr>) -> anyhow::Result<ReachedProxy> {
     if let Some(node) = node {
         return cluster.proxy(node);
     }
@@ -74,7 +76,12 @@ fn chosen(cluster: &Cluster<'_>, node: Option<&str>, client: Option<IpAddr>) -> 
     Ok(proxy)
 }
 
-fn explain(cluster: &Cluster<'_>, node: Option<&str>, question: &Question, json: bool) -> anyhow::Result<(String, u8)> {
+fn explain(
+    cluster: &KubectlCluster<'_>,
+    node: Option<&str>,
+    question: &Question,
+    json: bool,
+) -> anyhow::Result<(String, u8)> {
     let client = match question {
         Question::Connection(connection) => Some(connection.client),
         Question::Service(..) | Question::Pod(_) | Question::Address(_) => None,
@@ -89,7 +96,12 @@ fn explain(cluster: &Cluster<'_>, node: Option<&str>, question: &Question, json:
     Ok((explanation.text(wants_colours()), 0))
 }
 
-fn trace(cluster: &Cluster<'_>, proxy: &Proxy, connection: &str, json: bool) -> anyhow::Result<(String, u8)> {
+fn trace(
+    cluster: &KubectlCluster<'_>,
+    proxy: &ReachedProxy,
+    connection: &str,
+    json: bool,
+) -> anyhow::Result<(String, u8)> {
     let format = if json { "json" } else { "text" };
     let route = format!("/ui/trace?format={format}&errors=200&q={}", encoded(connection));
     let answer: TraceAnswer = decoded(cluster.request(proxy, &route)?)?;
@@ -101,7 +113,7 @@ fn trace(cluster: &Cluster<'_>, proxy: &Proxy, connection: &str, json: bool) -> 
     Ok((text, answer.exit_code))
 }
 
-fn status(cluster: &Cluster<'_>, proxy: &Proxy, json: bool) -> anyhow::Result<(String, u8)> {
+fn status(cluster: &KubectlCluster<'_>, proxy: &ReachedProxy, json: bool) -> anyhow::Result<(String, u8)> {
     let answer = cluster.request(proxy, STATUS)?;
     if json {
         return Ok((format!("{answer:#}\n"), 0));
@@ -116,9 +128,9 @@ const STATUS: &str = "/ui?format=json&errors=200";
 const AT_ONCE: usize = 8;
 
 /// The states of all nodes. One that can't be asked has the reason, and makes the exit code 1.
-fn all(cluster: &Cluster<'_>, json: bool) -> anyhow::Result<(String, u8)> {
+fn all(cluster: &KubectlCluster<'_>, json: bool) -> anyhow::Result<(String, u8)> {
     let proxies = cluster.proxies()?;
-    let asked = |proxy: &anyhow::Result<Proxy>| match proxy {
+    let asked = |proxy: &anyhow::Result<ReachedProxy>| match proxy {
         Ok(proxy) => cluster.request(proxy, STATUS),
         Err(error) => Err(anyhow::anyhow!("{error:#}")),
     };
@@ -140,9 +152,9 @@ fn all(cluster: &Cluster<'_>, json: bool) -> anyhow::Result<(String, u8)> {
         let nodes: Vec<Value> = entries.into_iter().map(|(entry, _)| entry).collect();
         return Ok((format!("{:#}\n", json!({"version": VERSION, "nodes": nodes})), code(all_answer)));
     }
-    let rows = answers.map(|(node, answer)| Row::of(node, answer.and_then(decoded)));
-    let rows: Vec<Row> = rows.collect();
-    Ok((table::table(&rows), code(rows.iter().all(Row::is_answered))))
+    let rows = answers.map(|(node, answer)| NodeRow::of(node, answer.and_then(decoded)));
+    let rows: Vec<NodeRow> = rows.collect();
+    Ok((table::table(&rows), code(rows.iter().all(NodeRow::is_answered))))
 }
 
 /// A node in the JSON of all, and whether it has answered.

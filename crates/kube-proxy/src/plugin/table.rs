@@ -6,7 +6,7 @@ use crate::ui::{FamilyStatus, NodeStatus, PassStatus, TestStatus};
 
 /// A node in the table.
 #[derive(Debug)]
-pub(super) enum Row {
+pub(super) enum NodeRow {
     /// the columns of a node that has answered
     Answered([String; COLUMNS]),
     /// the line about one that can't be asked
@@ -21,13 +21,13 @@ const HEADINGS: [&str; COLUMNS] =
 const CHANGES: usize = 10;
 
 /// The table, without spaces at the ends of lines.
-pub(super) fn table(rows: &[Row]) -> String {
+pub(super) fn table(rows: &[NodeRow]) -> String {
     let mut text = String::new();
     let answered: Vec<[&str; COLUMNS]> = [HEADINGS]
         .into_iter()
         .chain(rows.iter().filter_map(|row| match row {
-            Row::Answered(cells) => Some(cells.each_ref().map(String::as_str)),
-            Row::Unanswered(_) => None,
+            NodeRow::Answered(cells) => Some(cells.each_ref().map(String::as_str)),
+            NodeRow::Unanswered(_) => None,
         }))
         .collect();
     if answered.len() > 1 {
@@ -41,7 +41,7 @@ pub(super) fn table(rows: &[Row]) -> String {
         }
     }
     for row in rows {
-        if let Row::Unanswered(line) = row {
+        if let NodeRow::Unanswered(line) = row {
             text += &format!("{line}\n");
         }
     }
@@ -51,7 +51,7 @@ pub(super) fn table(rows: &[Row]) -> String {
 /// The state of one node, with all that it names.
 pub(super) fn details(status: &NodeStatus) -> String {
     let NodeStatus { families, self_test, kinds, counts, quarantined, problems, more_problems, passes, .. } = status;
-    let mut text = table(&[Row::of(&status.node, Ok(status.clone()))]);
+    let mut text = table(&[NodeRow::of(&status.node, Ok(status.clone()))]);
     let mut line = |line: String| text += &format!("{}\n", escaped(&line));
     line(format!(
         "{}: {} Services, {} endpoints in EndpointSlices, {} addresses and node ports",
@@ -124,9 +124,9 @@ fn health(families: &[FamilyStatus], tests: &[TestStatus]) -> String {
     if unhealthy.is_empty() { "healthy".to_owned() } else { format!("unhealthy: {}", unhealthy.join(", ")) }
 }
 
-// === impl Row ===
+// === impl NodeRow ===
 
-impl Row {
+impl NodeRow {
     /// The row of a node that has answered, or not.
     pub(super) fn of(node: &str, answer: anyhow::Result<NodeStatus>) -> Self {
         match answer {
@@ -201,9 +201,9 @@ mod tests {
     #[test]
     fn a_table_has_a_line_for_each_node() {
         let rows = [
-            Row::of("node-a", Ok(status())),
-            Row::of("node-b", Err(anyhow::anyhow!("kubectl port-forward: no route\nto host\x1b[2J"))),
-            Row::of("a-longer-name", Ok(NodeStatus { eligible: false, passes: Vec::new(), ..status() })),
+            NodeRow::of("node-a", Ok(status())),
+            NodeRow::of("node-b", Err(anyhow::anyhow!("kubectl port-forward: no route\nto host\x1b[2J"))),
+            NodeRow::of("a-longer-name", Ok(NodeStatus { eligible: false, passes: Vec::new(), ..status() })),
         ];
         let text = table(&rows);
         let lines: Vec<&str> = text.lines().collect();
@@ -216,7 +216,7 @@ mod tests {
                 "node-b: kubectl port-forward: no route; to host\\x1b[2J",
             ]
         );
-        let unanswered: Vec<bool> = rows.iter().map(Row::is_answered).collect();
+        let unanswered: Vec<bool> = rows.iter().map(NodeRow::is_answered).collect();
         assert_eq!(unanswered, [true, false, true]);
     }
 

@@ -28,7 +28,7 @@ use crate::platform::{self, HandedOver, OpenSocket, supervisor};
 use crate::snapshot::{LastObjects, ObjectHandOver};
 
 /// Reads and tries the configuration.
-pub type Check = Box<dyn FnMut() -> Outcome + Send>;
+pub type Check = Box<dyn FnMut() -> ReloadOutcome + Send>;
 
 /// The files of the configuration, and the check that reads them.
 pub struct Reload {
@@ -42,7 +42,7 @@ pub struct Reload {
 
 /// Result of a check.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum ReloadOutcome {
     /// it is the running one
     Same,
     /// it differs, and can be used
@@ -101,17 +101,17 @@ pub async fn follow(
         let outcome;
         (check, outcome) = checked.await.context("reading the configuration again")?;
         match outcome {
-            Outcome::Same => {
+            ReloadOutcome::Same => {
                 metrics.config.read(true);
                 refused = None;
             }
-            Outcome::Changed { changed, .. } if !platform::IS_REPLACEABLE => {
+            ReloadOutcome::Changed { changed, .. } if !platform::IS_REPLACEABLE => {
                 metrics.config.read(false);
                 refused = None;
                 let changed = changed.join("; ");
                 tracing::warn!(changed, "Configuration has changed, it takes effect when the program is started again");
             }
-            Outcome::Changed { changed, text } => {
+            ReloadOutcome::Changed { changed, text } => {
                 if let Some(rest) = Rest::of(objects.as_ref()).await? {
                     let sockets = end_serving(serving).await;
                     return Err(replace(&changed.join("; "), text.as_deref(), &rest, sockets));
@@ -126,7 +126,7 @@ pub async fn follow(
                 }
                 refused = Some(BUSY.to_owned());
             }
-            Outcome::Unusable { error, also } => {
+            ReloadOutcome::Unusable { error, also } => {
                 metrics.config.read(false);
                 also.into_iter().for_each(|path| files.add(path));
                 let err = format!("{error:#}");

@@ -12,7 +12,7 @@ use crate::metrics::Metrics;
 
 /// Reports changes to the main thread, from the core.
 #[derive(Debug)]
-pub struct Changes {
+pub struct ChangeReporter {
     metrics: Arc<Metrics>,
     reports: Reports,
     families: Vec<Family>,
@@ -35,9 +35,9 @@ enum Counted {
     Nothing,
 }
 
-// === impl Changes ===
+// === impl ChangeReporter ===
 
-impl Changes {
+impl ChangeReporter {
     /// A counter for these families.
     pub fn new(metrics: Arc<Metrics>, reports: Reports, families: Vec<Family>) -> Self {
         Self { metrics, reports, families, born: timestamp(SystemTime::now()) }

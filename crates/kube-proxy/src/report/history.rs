@@ -36,7 +36,7 @@ pub struct PastPass {
 
 /// The last such passes.
 #[derive(Debug, Default)]
-pub(super) struct History {
+pub(super) struct PassHistory {
     /// oldest first
     passes: VecDeque<PastPass>,
     /// why the last pass of each family failed, if it did
@@ -48,9 +48,9 @@ const KEPT: usize = 60;
 /// Units of a pass that are kept.
 const UNITS: usize = 3;
 
-// === impl History ===
+// === impl PassHistory ===
 
-impl History {
+impl PassHistory {
     /// Records a pass, unless it did nothing.
     pub(super) fn note(&mut self, pass: &SyncPass) {
         let SyncPass { family, outcome, ended, .. } = pass;
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_last_passes_that_did_something_are_kept() {
-        let mut history = History::default();
+        let mut history = PassHistory::default();
         history.note(&pass(Outcome { worked: true, full: true, ..Outcome::default() }));
         assert_eq!(history.passes().count(), 0);
         for ops in 1..=KEPT + 5 {
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_that_of_the_last_pass_even_if_it_did_nothing() {
-        let mut history = History::default();
+        let mut history = PassHistory::default();
         let error = Some(Arc::new(CommitError::Unusable(io::Error::other("no buffer space"))));
         history.note(&pass(Outcome { error, ..Outcome::default() }));
         assert!(history.failure(Family::V4).is_some_and(|why| why.contains("no buffer space")));

@@ -8,7 +8,7 @@ use ferry_api::object::Family;
 use ferry_plane::UnitId;
 use tokio::time::Instant;
 
-use super::history::{History, PastPass};
+use super::history::{PassHistory, PastPass};
 use super::queue::{GATHERING, Reports};
 use super::reporter::{Report, Reporter, SyncPass};
 
@@ -17,7 +17,7 @@ use super::reporter::{Report, Reporter, SyncPass};
 pub struct Inbox {
     reports: Reports,
     reporter: Reporter,
-    history: History,
+    history: PassHistory,
     /// sync passes that are already in metrics and logs
     passes: VecDeque<Box<SyncPass>>,
     /// further reports are batched until then
@@ -32,7 +32,7 @@ pub type SharedInbox = Rc<RefCell<Inbox>>;
 impl Inbox {
     /// An inbox of these reports. Needs the runtime's clock.
     pub fn new(reports: Reports, reporter: Reporter) -> Self {
-        Self { reports, reporter, history: History::default(), passes: VecDeque::new(), gathered: Instant::now() }
+        Self { reports, reporter, history: PassHistory::default(), passes: VecDeque::new(), gathered: Instant::now() }
     }
 
     /// Updates metrics and logs with all reports queued so far, for a scrape. The sync passes among them go on to their follower.

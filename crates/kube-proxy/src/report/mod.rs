@@ -6,7 +6,7 @@ mod inbox;
 mod queue;
 mod reporter;
 
-pub use changes::Changes;
+pub use changes::ChangeReporter;
 pub use history::PastPass;
 pub use inbox::{Inbox, SharedInbox};
 pub use queue::Reports;

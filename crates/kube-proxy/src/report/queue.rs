@@ -13,10 +13,10 @@ use super::reporter::Report;
 
 /// Both ends of the queue.
 #[derive(Clone, Debug, Default)]
-pub struct Reports(Arc<Queue>);
+pub struct Reports(Arc<ReportQueue>);
 
 #[derive(Debug, Default)]
-struct Queue {
+struct ReportQueue {
     waiting: Mutex<Vec<Report>>,
     /// the reader waits for any report, urgent or not
     idle: AtomicBool,

@@ -47,12 +47,12 @@ struct Setup {
     /// results of the periodic tests
     data_path: Arc<DataPath>,
     /// locked while a test runs
-    kept: Mutex<Kept>,
+    kept: Mutex<PeriodicState>,
 }
 
 /// State that stays between periodic tests.
 #[derive(Debug, Default)]
-struct Kept {
+struct PeriodicState {
     /// the namespaces, if the last test has succeeded
     network: Option<TestNetwork>,
     /// the addresses of the Service that the core has; empty while it has none
@@ -192,7 +192,7 @@ impl Setup {
     }
 
     /// Replaces the Service by one with these families; by none if there are none.
-    fn serve(&self, kept: &mut Kept, addresses: Vec<TestAddresses>) -> anyhow::Result<()> {
+    fn serve(&self, kept: &mut PeriodicState, addresses: Vec<TestAddresses>) -> anyhow::Result<()> {
         let objects = if addresses.is_empty() { Vec::new() } else { objects::of(&addresses)? };
         self.inputs.send(Input::OwnObjects(objects)).context("the core has ended")?;
         kept.served = addresses;

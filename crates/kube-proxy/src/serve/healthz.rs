@@ -9,7 +9,7 @@ use hyper::StatusCode;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::http::{Answer, Received, Routes};
+use super::http::{HttpRequest, HttpResponse, Routes};
 use crate::health::{DataPath, Fresh, Freshness, Pulses, TestState};
 use crate::metrics::Metrics;
 
@@ -38,12 +38,12 @@ struct Now {
 // === impl Health ===
 
 impl Routes for Health {
-    fn answer(&self, received: &Received) -> Answer {
+    fn answer(&self, received: &HttpRequest) -> HttpResponse {
         let now = Now { instant: Instant::now(), clock: SystemTime::now() };
         let (counter, answer) = match received.path.as_str() {
             "/healthz" => (&self.metrics.healthz, self.probe(now, Some(self.eligible.load(Ordering::Relaxed)))),
             "/livez" => (&self.metrics.livez, self.probe(now, None)),
-            _ => return Answer::not_found(),
+            _ => return HttpResponse::not_found(),
         };
         counter.with_label_values(&[answer.status.as_str()]).inc();
         answer
@@ -51,7 +51,7 @@ impl Routes for Health {
 }
 
 impl Health {
-    fn probe(&self, now: Now, eligible: Option<bool>) -> Answer {
+    fn probe(&self, now: Now, eligible: Option<bool>) -> HttpResponse {
         let mut healthy = true;
         let mut latest: Option<Duration> = None;
         let mut status = Vec::new();
@@ -78,7 +78,7 @@ impl Health {
             status.join(",")
         );
         let status = if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        Answer::of("application/json", body).with_status(status)
+        HttpResponse::of("application/json", body).with_status(status)
     }
 }
 
@@ -184,13 +184,13 @@ mod tests {
         let start = Instant::now();
         let health = health(start);
         health.eligible.store(false, Ordering::Relaxed);
-        assert_eq!(health.answer(&Received::get("/livez")).status, StatusCode::OK);
-        let answer = health.answer(&Received::get("/healthz"));
+        assert_eq!(health.answer(&HttpRequest::get("/livez")).status, StatusCode::OK);
+        let answer = health.answer(&HttpRequest::get("/healthz"));
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(answer.body.contains("\"nodeEligible\":false,\"healthy\":true"), "{}", answer.body);
         assert_eq!(health.metrics.healthz.with_label_values(&["503"]).get(), 1);
         assert_eq!(health.metrics.livez.with_label_values(&["200"]).get(), 1);
-        assert_eq!(health.answer(&Received::get("/readyz")).status, StatusCode::NOT_FOUND);
+        assert_eq!(health.answer(&HttpRequest::get("/readyz")).status, StatusCode::NOT_FOUND);
     }
 
     #[test]

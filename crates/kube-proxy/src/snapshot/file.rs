@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ferry_api::snapshot::{SNAPSHOT_NAME, Snapshot, SnapshotEncoder, SnapshotHeader, decode_snapshot};
 
-use super::refusal::Refusal;
+use super::refusal::SnapshotRefusal;
 use crate::platform;
 
 /// A snapshot's file, and the one that replaces it.
@@ -60,15 +60,15 @@ impl SnapshotFile {
     }
 
     /// Reads the snapshot; `None` if there is no file.
-    pub(super) fn read(&self) -> Result<Option<Snapshot>, Refusal> {
+    pub(super) fn read(&self) -> Result<Option<Snapshot>, SnapshotRefusal> {
         let (size, file) = match self.open() {
             Ok(Some(opened)) => opened,
-            Ok(None) => return Err(Refusal::NoFile),
+            Ok(None) => return Err(SnapshotRefusal::NoFile),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Refusal::Content(error.into())),
+            Err(error) => return Err(SnapshotRefusal::Content(error.into())),
         };
         if size > self.most_bytes {
-            return Err(Refusal::Size { bytes: size, limit: self.most_bytes });
+            return Err(SnapshotRefusal::Size { bytes: size, limit: self.most_bytes });
         }
         Ok(Some(decode_snapshot(BufReader::new(file.take(self.most_bytes)))?))
     }

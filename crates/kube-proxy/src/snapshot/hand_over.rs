@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use ferry_api::snapshot::{SnapshotEncoder, decode_snapshot};
 
 use super::push_pages;
-use super::refusal::{Acceptance, Refusal, system_time};
+use super::refusal::{Acceptance, SnapshotRefusal, system_time};
 use crate::core::{Applied, Desk, Frozen, Restored};
 use crate::health::Freshness;
 use crate::input::Input;
@@ -60,7 +60,7 @@ impl ObjectHandOver {
         }
     }
 
-    fn try_take(&self, memory: File, inputs: &SyncSender<Input>) -> Result<usize, Refusal> {
+    fn try_take(&self, memory: File, inputs: &SyncSender<Input>) -> Result<usize, SnapshotRefusal> {
         let snapshot = decode_snapshot(BufReader::new(memory))?;
         self.acceptance.check(&snapshot.header, SystemTime::now())?;
         let number = snapshot.objects.len();

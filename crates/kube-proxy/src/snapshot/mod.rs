@@ -165,6 +165,6 @@ impl SnapshotSetup {
         let Self { file, acceptance, freshness, changes, timing, .. } = self;
         let start = restore::Start { file: &file, acceptance: &acceptance, freshness: &freshness, timing };
         let served = start.run(peers);
-        writer::Writer::new(&file, &acceptance, &freshness, timing).run(&changes, served, peers);
+        writer::SnapshotWriter::new(&file, &acceptance, &freshness, timing).run(&changes, served, peers);
     }
 }

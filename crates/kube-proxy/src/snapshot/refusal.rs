@@ -19,7 +19,7 @@ pub(super) struct Acceptance {
 
 /// The reason why a snapshot isn't used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum SnapshotRefusal {
     #[error("{0}")]
     Content(#[from] SnapshotError),
     #[error("it has {bytes} bytes, more than the limit of {limit} bytes")]
@@ -51,28 +51,28 @@ impl Acceptance {
 
     /// Checks origin and time of a snapshot; returns its age, or `None` if it is newer than the clock: that went back, as on a
     /// machine that has no clock of its own before it has reached a time server.
-    pub(super) fn check(&self, header: &SnapshotHeader, now: SystemTime) -> Result<Option<Duration>, Refusal> {
+    pub(super) fn check(&self, header: &SnapshotHeader, now: SystemTime) -> Result<Option<Duration>, SnapshotRefusal> {
         let SnapshotHeader { server, authorities, node, confirmed } = header;
         if **server != *self.cluster.server {
-            return Err(Refusal::Server(server.clone(), self.cluster.server.clone()));
+            return Err(SnapshotRefusal::Server(server.clone(), self.cluster.server.clone()));
         }
         if **authorities != *self.cluster.authorities {
-            return Err(Refusal::Authorities(server.clone()));
+            return Err(SnapshotRefusal::Authorities(server.clone()));
         }
         if **node != *self.node {
-            return Err(Refusal::Node(node.clone(), self.node.clone()));
+            return Err(SnapshotRefusal::Node(node.clone(), self.node.clone()));
         }
         let age = now.duration_since(system_time(*confirmed)).ok();
         match (age, self.max_age) {
-            (Some(age), Some(limit)) if age > limit => Err(Refusal::Age { age, limit }),
+            (Some(age), Some(limit)) if age > limit => Err(SnapshotRefusal::Age { age, limit }),
             _ => Ok(age),
         }
     }
 }
 
-// === impl Refusal ===
+// === impl SnapshotRefusal ===
 
-impl Refusal {
+impl SnapshotRefusal {
     /// The reason in one word, for a metric.
     pub(super) fn reason(&self) -> &'static str {
         match self {

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::file::SnapshotFile;
-use super::refusal::{Acceptance, Refusal, system_time};
+use super::refusal::{Acceptance, SnapshotRefusal, system_time};
 use super::{SnapshotPeers, SnapshotTiming};
 use crate::core::{Applied, Restored};
 use crate::health::Freshness;
@@ -20,7 +20,7 @@ pub(super) struct Start<'a> {
 
 /// The use of a snapshot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Served {
+pub(super) struct SnapshotUse {
     /// since when
     pub(super) since: Instant,
     /// when the API server confirmed its objects
@@ -34,7 +34,7 @@ const STEP: Duration = Duration::from_millis(20);
 
 impl Start<'_> {
     /// Hands the snapshot's objects to the core if the API server's don't come; returns if they serve.
-    pub(super) fn run(&self, peers: &SnapshotPeers) -> Option<Served> {
+    pub(super) fn run(&self, peers: &SnapshotPeers) -> Option<SnapshotUse> {
         if self.lists_arrive() {
             return None;
         }
@@ -70,7 +70,7 @@ impl Start<'_> {
         }
     }
 
-    fn serve(&self, peers: &SnapshotPeers) -> Result<Option<Served>, Refusal> {
+    fn serve(&self, peers: &SnapshotPeers) -> Result<Option<SnapshotUse>, SnapshotRefusal> {
         let file = self.file.path().display();
         let Some(snapshot) = self.file.read()? else {
             tracing::info!(%file, "No snapshot yet, nothing is served until the API server answers");
@@ -96,6 +96,6 @@ impl Start<'_> {
             let _ = peers.inputs.send(Input::Undecided);
         }
         tracing::warn!(%file, objects, age, "API server doesn't answer, serving from the snapshot until it does");
-        Ok(Some(Served { since: Instant::now(), confirmed }))
+        Ok(Some(SnapshotUse { since: Instant::now(), confirmed }))
     }
 }

@@ -18,11 +18,11 @@ use ferry_model::{Profile, Settings};
 
 use super::refusal::{system_time, timestamp};
 use super::restore::Start;
-use super::writer::Writer;
+use super::writer::SnapshotWriter;
 use super::*;
 use crate::core::{Core, CoreSetup, EngineHandle, NodeFacts, NodeWait};
 use crate::health::Pulse;
-use crate::report::{Changes, Reports};
+use crate::report::{ChangeReporter, Reports};
 
 const NODE: &str = "here";
 const SERVER: &str = "https://192.0.2.1:6443";
@@ -125,7 +125,7 @@ impl Bench {
             profile: Profile::NFTABLES,
             addresses: vec!["192.0.2.9".parse().unwrap()],
             engines: vec![engine],
-            changes: Changes::new(Arc::clone(&metrics), Reports::default(), vec![Family::V4]),
+            changes: ChangeReporter::new(Arc::clone(&metrics), Reports::default(), vec![Family::V4]),
             eligible: Arc::new(AtomicBool::new(false)),
             recorder: Recorder::nobody(),
             in_use,
@@ -190,7 +190,7 @@ impl Bench {
     fn beside_writer_of(&self, file: &SnapshotFile, timing: SnapshotTiming, action: impl FnOnce(&SyncSender<()>)) {
         let (signal, changes) = sync_channel(1);
         thread::scope(|scope| {
-            let writer = Writer::new(file, &self.acceptance, &self.freshness, timing);
+            let writer = SnapshotWriter::new(file, &self.acceptance, &self.freshness, timing);
             scope.spawn(move || writer.run(&changes, None, &self.peers));
             action(&signal);
             // The writer ends with the sender.
@@ -429,7 +429,7 @@ fn many_changes_cause_few_writes() {
     // The pause after the second write outlasts the test, so the thread isn't waited for.
     let Bench { file, acceptance, freshness, peers, folder, .. } = bench;
     let (desk, metrics, path) = (peers.desk.clone(), Arc::clone(&peers.metrics), file.path().to_owned());
-    thread::spawn(move || Writer::new(&file, &acceptance, &freshness, timing).run(&changes, None, &peers));
+    thread::spawn(move || SnapshotWriter::new(&file, &acceptance, &freshness, timing).run(&changes, None, &peers));
     for at in 0..100 {
         let _ = desk.apply(Input::Events(vec![Event::Upsert(service(&format!("s{at}"), 80))]));
         let _ = signal.try_send(());
@@ -476,7 +476,7 @@ fn failures_are_logged_once_and_end() {
                 fs::create_dir(bench.folder.0.join("missing")).unwrap();
                 wait_until("success", || missing.path().exists());
             });
-            Writer::new(missing, &bench.acceptance, &bench.freshness, QUICK).run(&changes, None, &bench.peers);
+            SnapshotWriter::new(missing, &bench.acceptance, &bench.freshness, QUICK).run(&changes, None, &bench.peers);
         });
     });
     assert_eq!(log.matches("Writing the snapshot failed").count(), 1, "{log}");

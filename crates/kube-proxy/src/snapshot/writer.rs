@@ -10,14 +10,14 @@ use jiff::Timestamp;
 
 use super::file::{SnapshotFile, WriteError};
 use super::refusal::Acceptance;
-use super::restore::Served;
+use super::restore::SnapshotUse;
 use super::{SnapshotPeers, SnapshotTiming, push_pages};
 use crate::core::{Desk, ObjectPage};
-use crate::events::Event;
+use crate::events::KubeEvent;
 use crate::health::Freshness;
 
 /// Writes the snapshots of a run.
-pub(super) struct Writer<'a> {
+pub(super) struct SnapshotWriter<'a> {
     file: &'a SnapshotFile,
     acceptance: &'a Acceptance,
     freshness: &'a Freshness,
@@ -39,9 +39,9 @@ const PAUSES: u32 = 50;
 /// A write without changes is worth its cost only if it makes the snapshot younger by this time.
 const GAIN: Duration = Duration::from_secs(60);
 
-// === impl Writer ===
+// === impl SnapshotWriter ===
 
-impl<'a> Writer<'a> {
+impl<'a> SnapshotWriter<'a> {
     pub(super) fn new(
         file: &'a SnapshotFile,
         acceptance: &'a Acceptance,
@@ -53,7 +53,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes snapshots until the senders of `changes` are gone; in the program there is always one.
-    pub(super) fn run(mut self, changes: &Receiver<()>, mut served: Option<Served>, peers: &SnapshotPeers) {
+    pub(super) fn run(mut self, changes: &Receiver<()>, mut served: Option<SnapshotUse>, peers: &SnapshotPeers) {
         loop {
             // An unwritten change waits for the disk, or for an address of the Node, which sends no signal.
             let wait = if self.changed { self.timing.pause } else { self.timing.refresh };
@@ -78,11 +78,11 @@ impl<'a> Writer<'a> {
     }
 
     /// Reports that the API server's objects have replaced those of the snapshot.
-    fn end_use(&self, served: Served, peers: &SnapshotPeers) {
+    fn end_use(&self, served: SnapshotUse, peers: &SnapshotPeers) {
         let (seconds, node) = (served.since.elapsed().as_secs(), &self.acceptance.node);
         let confirmed = Timestamp::try_from(served.confirmed).map(|time| time.to_string()).unwrap_or_default();
         tracing::info!(seconds, confirmed, "API server answers, its objects have replaced those of the snapshot");
-        peers.recorder.record(Event::served_from_snapshot(node, &confirmed, seconds));
+        peers.recorder.record(KubeEvent::served_from_snapshot(node, &confirmed, seconds));
     }
 
     fn write(&mut self, changes: &Receiver<()>, peers: &SnapshotPeers) {

@@ -7,7 +7,7 @@ use ferry_api::config::{PAGE_EVERYONE, PAGE_NOBODY};
 use hyper::StatusCode;
 use hyper::http::uri::Authority;
 
-use crate::serve::http::{Answer, Received};
+use crate::serve::http::{HttpRequest, HttpResponse};
 
 /// The clients that the pages are served to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +33,10 @@ impl Access {
     }
 
     /// The refusal of this request; `None` if the page may be served.
-    pub(super) fn refusal(self, received: &Received) -> Option<Answer> {
+    pub(super) fn refusal(self, received: &HttpRequest) -> Option<HttpResponse> {
         match self {
             Self::Everyone => None,
-            Self::Nobody => Some(Answer::not_found()),
+            Self::Nobody => Some(HttpResponse::not_found()),
             Self::Loopback if !received.client.is_some_and(|client| client.to_canonical().is_loopback()) => {
                 Some(forbidden(
                     "The status page is for this machine alone: forward a port, or set FerryConfiguration.statusPage: everyone.",
@@ -51,8 +51,8 @@ impl Access {
     }
 }
 
-fn forbidden(why: &str) -> Answer {
-    Answer::text(format!("{why}\n")).with_status(StatusCode::FORBIDDEN)
+fn forbidden(why: &str) -> HttpResponse {
+    HttpResponse::text(format!("{why}\n")).with_status(StatusCode::FORBIDDEN)
 }
 
 /// True for an IP address and for localhost, with or without a port, and for an absent header (HTTP/1.0).
@@ -70,10 +70,10 @@ mod tests {
     use super::*;
 
     fn status(access: Access, client: Option<&str>, host: &str) -> Option<StatusCode> {
-        let received = Received {
+        let received = HttpRequest {
             client: client.map(|client| client.parse().unwrap()),
             host: host.to_owned(),
-            ..Received::get("/ui")
+            ..HttpRequest::get("/ui")
         };
         access.refusal(&received).map(|answer| answer.status)
     }

@@ -3,19 +3,19 @@
 use maud::{DOCTYPE, Markup, html};
 
 use super::{PageSetup, ROOT};
-use crate::serve::http::Answer;
+use crate::serve::http::HttpResponse;
 use crate::version;
 
 /// Content-Security-Policy: only the style sheet and forms of this server; no scripts, no frames.
 const POLICY: &str = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; sandbox allow-forms";
 
 /// A page with this title and content.
-pub(super) fn page(setup: &PageSetup, title: &str, content: &Markup) -> Answer {
+pub(super) fn page(setup: &PageSetup, title: &str, content: &Markup) -> HttpResponse {
     page_with(setup, title, "", content)
 }
 
 /// A page with a question in the search box.
-pub(super) fn page_with(setup: &PageSetup, title: &str, asked: &str, content: &Markup) -> Answer {
+pub(super) fn page_with(setup: &PageSetup, title: &str, asked: &str, content: &Markup) -> HttpResponse {
     let markup = html! {
         (DOCTYPE)
         html lang="en" {
@@ -41,15 +41,15 @@ pub(super) fn page_with(setup: &PageSetup, title: &str, asked: &str, content: &M
             }
         }
     };
-    with_headers(Answer::of("text/html; charset=utf-8", markup.into_string()))
+    with_headers(HttpResponse::of("text/html; charset=utf-8", markup.into_string()))
 }
 
 /// The style of all pages.
-pub(super) fn style() -> Answer {
-    with_headers(Answer::of("text/css; charset=utf-8", include_str!("style.css")))
+pub(super) fn style() -> HttpResponse {
+    with_headers(HttpResponse::of("text/css; charset=utf-8", include_str!("style.css")))
 }
 
-fn with_headers(mut answer: Answer) -> Answer {
+fn with_headers(mut answer: HttpResponse) -> HttpResponse {
     for (name, value) in
         [("content-security-policy", POLICY), ("referrer-policy", "no-referrer"), ("cache-control", "no-store")]
     {

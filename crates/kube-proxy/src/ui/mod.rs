@@ -18,7 +18,7 @@ mod trace;
 use hyper::{Method, StatusCode};
 
 pub use self::access::Access;
-use self::json::Form;
+use self::json::JsonForm;
 pub use self::json::VERSION;
 use self::overview::Overview;
 pub use self::services::Counts;
@@ -28,7 +28,7 @@ use crate::control::Quarantined;
 use crate::core::Desk;
 use crate::report::SharedInbox;
 use crate::serve::healthz::Health;
-use crate::serve::http::{Answer, BlockingAnswers, Deferred, DeferredAnswer, Received};
+use crate::serve::http::{BlockingAnswers, Deferred, DeferredAnswer, HttpRequest, HttpResponse};
 
 /// The state that the pages show.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ const ROOT: &str = "/ui";
 
 impl StatusPage {
     /// The answer to a request for a page; `None` for other paths.
-    pub fn answer(&self, received: &Received) -> Option<Deferred> {
+    pub fn answer(&self, received: &HttpRequest) -> Option<Deferred> {
         let path = received.path.strip_prefix(ROOT)?;
         if !path.is_empty() && !path.starts_with('/') {
             return None;
@@ -79,10 +79,10 @@ impl StatusPage {
         })
     }
 
-    fn page(&self, path: &str, received: &Received) -> Deferred {
+    fn page(&self, path: &str, received: &HttpRequest) -> Deferred {
         let parameter = |name| received.parameters(name).next().map(|value| value.into_owned()).unwrap_or_default();
         let (desk, setup) = (self.desk.clone(), self.setup.clone());
-        let (in_turn, form, format) = (&self.blocking, Form::of(received), parameter("format"));
+        let (in_turn, form, format) = (&self.blocking, JsonForm::of(received), parameter("format"));
         match path {
             "" | "/" if format == "json" => {
                 let overview = self.overview();
@@ -97,7 +97,7 @@ impl StatusPage {
                 let (after, find) = (parameter("after"), parameter("find"));
                 let quarantined = self.quarantined();
                 in_turn.answer(move || {
-                    let list = services::List::of(&desk, &after, &find);
+                    let list = services::ServicesPage::of(&desk, &after, &find);
                     layout::page(&setup, "Services", &list.markup(&quarantined))
                 })
             }
@@ -110,7 +110,7 @@ impl StatusPage {
                 let asked = parameter("q");
                 self.traces.answer(move || trace::answer(&setup, &asked, format == "text", form))
             }
-            _ => at_once(Answer::not_found()),
+            _ => at_once(HttpResponse::not_found()),
         }
     }
 
@@ -126,11 +126,11 @@ impl StatusPage {
 }
 
 /// An answer that needs no other thread.
-fn at_once(answer: Answer) -> Deferred {
+fn at_once(answer: HttpResponse) -> Deferred {
     Box::pin(async { DeferredAnswer::Answer(answer) })
 }
 
-fn read_only() -> Answer {
-    Answer::text("These pages are read by GET: nothing can be changed here.\n")
+fn read_only() -> HttpResponse {
+    HttpResponse::text("These pages are read by GET: nothing can be changed here.\n")
         .with_status(StatusCode::METHOD_NOT_ALLOWED)
 }

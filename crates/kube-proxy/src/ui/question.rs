@@ -7,12 +7,12 @@ use hyper::StatusCode;
 use maud::{Markup, html};
 
 use super::PageSetup;
-use super::json::{self, Form};
+use super::json::{self, JsonForm};
 use super::layout::{page, page_with};
 use crate::control::Quarantined;
 use crate::core::Desk;
 use crate::inspect::{Explanation, Fact, Question, explanation};
-use crate::serve::http::Answer;
+use crate::serve::http::HttpResponse;
 
 /// Longest question, in bytes.
 const LONGEST: usize = 300;
@@ -21,9 +21,9 @@ const LONGEST: usize = 300;
 pub(super) fn answer(
     desk: &Desk,
     setup: &PageSetup,
-    (asked, form): (&str, Option<Form>),
+    (asked, form): (&str, Option<JsonForm>),
     quarantined: &[Quarantined],
-) -> Answer {
+) -> HttpResponse {
     let explained =
         parsed(asked).and_then(|question: Question| desk.with_view(|view| explanation(view, &question, quarantined)));
     match (explained, form) {

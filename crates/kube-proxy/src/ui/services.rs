@@ -12,8 +12,8 @@ use crate::query::encoded;
 
 /// One page of the list.
 #[derive(Debug)]
-pub(super) struct List {
-    rows: Vec<Row>,
+pub(super) struct ServicesPage {
+    rows: Vec<ServiceRow>,
     /// what the names have to contain
     find: String,
     /// the last name of the page, if there are more
@@ -23,7 +23,7 @@ pub(super) struct List {
 
 /// One Service.
 #[derive(Debug)]
-struct Row {
+struct ServiceRow {
     name: String,
     ports: Vec<String>,
     /// usable endpoints of each port
@@ -45,9 +45,9 @@ pub struct Counts {
 /// Services of a page.
 const PAGE: usize = 50;
 
-// === impl List ===
+// === impl ServicesPage ===
 
-impl List {
+impl ServicesPage {
     /// The page behind this name, of the Services whose name contains a text.
     pub(super) fn of(desk: &Desk, after: &str, find: &str) -> Self {
         let after = after.split_once('/').map(|(namespace, name)| ObjectName::new(namespace, name));
@@ -56,7 +56,7 @@ impl List {
             // The self-test's comes and goes with it, and is none of the cluster's.
             let found = all.filter(|(name, objects)| objects.service.is_some() && !is_own(name)).map(|(name, _)| name);
             let mut names = found.filter(|name| find.is_empty() || name.to_string().contains(find));
-            let rows: Vec<Row> = names.by_ref().take(PAGE).map(|name| Row::of(&view, name)).collect();
+            let rows: Vec<ServiceRow> = names.by_ref().take(PAGE).map(|name| ServiceRow::of(&view, name)).collect();
             let next = names.next().and_then(|_| rows.last()).map(|row| row.name.clone());
             Self { rows, find: find.to_owned(), next, is_first: after.is_none() }
         })
@@ -97,9 +97,9 @@ impl List {
     }
 }
 
-// === impl Row ===
+// === impl ServiceRow ===
 
-impl Row {
+impl ServiceRow {
     fn of(view: &View<'_>, name: &ObjectName) -> Self {
         let mut row = Self { name: name.to_string(), ports: Vec::new(), endpoints: Vec::new(), problems: 0 };
         for family in view.families() {
@@ -167,7 +167,8 @@ mod tests {
         let text = link(name).into_string();
         assert!(text.contains("&lt;script&gt;alert('&amp;&quot;)&lt;/script&gt;</a>"), "{text}");
         assert!(text.contains("q=svc%20a%2F%3Cscript%3Ealert%28%27%26%22%29%3C%2Fscript%3E\""), "{text}");
-        let list = List { rows: Vec::new(), find: "\"><b>".to_owned(), next: Some(name.to_owned()), is_first: false };
+        let list =
+            ServicesPage { rows: Vec::new(), find: "\"><b>".to_owned(), next: Some(name.to_owned()), is_first: false };
         let text = list.markup(&[]).into_string();
         assert!(!text.contains("<b>") && !text.contains("<script"), "{text}");
     }

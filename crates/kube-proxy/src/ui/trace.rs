@@ -18,11 +18,11 @@ use tokio::runtime::Builder;
 use tokio::time::timeout;
 
 use super::PageSetup;
-use super::json::{Form, VERSION};
+use super::json::{JsonForm, VERSION};
 use super::question::parsed;
 use crate::inspect::Connection;
 use crate::platform;
-use crate::serve::http::Answer;
+use crate::serve::http::HttpResponse;
 
 /// Answer of a trace: what the subcommand has printed. Decoders ignore unknown fields, so that fields can be added.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ const MOST_BYTES: u64 = 8 << 20;
 const MOST_LOG_BYTES: u64 = 8 << 10;
 
 /// Traces the first packet of a connection; waits for the child.
-pub(super) fn answer(setup: &PageSetup, asked: &str, is_text: bool, form: Form) -> Answer {
+pub(super) fn answer(setup: &PageSetup, asked: &str, is_text: bool, form: JsonForm) -> HttpResponse {
     // The child's arguments are built from the parsed question: no text of a client can be a flag.
     let connection: Connection = match parsed(asked) {
         Ok(connection) => connection,

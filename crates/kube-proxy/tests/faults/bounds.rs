@@ -3,27 +3,29 @@
 use std::time::Duration;
 
 use ferry_api::object::Kind;
-use ferry_kube_proxy::source::api::{KINDS, Timing};
-use ferry_lab::api::{Action, Form, Options, Rule};
+use ferry_kube_proxy::source::api::{KINDS, SourceTiming};
+use ferry_lab::api::{ApiServerOptions, FaultAction, FaultRule, RequestForm};
 
 use crate::support::{Cluster, How, quick};
 
-fn small() -> Timing {
-    Timing { most_objects: 2000, ..quick() }
+fn small() -> SourceTiming {
+    SourceTiming { most_objects: 2000, ..quick() }
 }
 
 fn a_list_without_end_fails_by_its_name_and_harms_no_other() {
     let endless = [
-        (true, Form::StreamingList, Action::Endless),
-        (false, Form::List, Action::Endless),
-        (false, Form::List, Action::EndlessPages { items: 300 }),
-        (false, Form::List, Action::EndlessPages { items: 0 }),
+        (true, RequestForm::StreamingList, FaultAction::Endless),
+        (false, RequestForm::List, FaultAction::Endless),
+        (false, RequestForm::List, FaultAction::EndlessPages { items: 300 }),
+        (false, RequestForm::List, FaultAction::EndlessPages { items: 0 }),
     ];
     for (streaming_lists, form, action) in endless {
-        let mut cluster = Cluster::with(Options { streaming_lists, ..Options::secure() });
-        cluster.server.script(Rule::new(usize::MAX, action.clone()).kind(Kind::ServiceCidr).form(form));
+        let mut cluster = Cluster::with(ApiServerOptions { streaming_lists, ..ApiServerOptions::secure() });
+        cluster.server.script(FaultRule::new(usize::MAX, action.clone()).kind(Kind::ServiceCidr).form(form));
         if streaming_lists {
-            cluster.server.script(Rule::new(usize::MAX, Action::status(500)).kind(Kind::ServiceCidr).form(Form::List));
+            cluster.server.script(
+                FaultRule::new(usize::MAX, FaultAction::status(500)).kind(Kind::ServiceCidr).form(RequestForm::List),
+            );
         }
         let mut follower = cluster.follow(small());
         follower.until("failure", |follower| !follower.lines(&["WARN", "servicecidrs", "endless list"]).is_empty());
@@ -47,13 +49,15 @@ fn a_list_without_end_fails_by_its_name_and_harms_no_other() {
 
 fn an_object_without_end_is_cut_off() {
     let mut cluster = Cluster::new();
-    for form in [Form::StreamingList, Form::List] {
-        cluster.server.script(Rule::new(1, Action::EndlessObject).kind(Kind::EndpointSlice).form(form));
+    for form in [RequestForm::StreamingList, RequestForm::List] {
+        cluster.server.script(FaultRule::new(1, FaultAction::EndlessObject).kind(Kind::EndpointSlice).form(form));
     }
     let mut follower = cluster.follow(quick());
     follower.until_equal(&cluster);
     assert!(!follower.lines(&["WARN", "endpointslices"]).is_empty(), "{}", follower.log());
-    cluster.server.script(Rule::new(2, Action::EndlessObject).kind(Kind::EndpointSlice).form(Form::Watch));
+    cluster
+        .server
+        .script(FaultRule::new(2, FaultAction::EndlessObject).kind(Kind::EndpointSlice).form(RequestForm::Watch));
     cluster.server.cut();
     cluster.slice("a");
     follower.until_equal(&cluster);
@@ -62,7 +66,7 @@ fn an_object_without_end_is_cut_off() {
 fn an_object_of_a_megabyte_is_one_like_any_other() {
     for content_type in ["application/json", "application/vnd.kubernetes.protobuf"] {
         for streaming_lists in [true, false] {
-            let mut cluster = Cluster::with(Options { streaming_lists, ..Options::secure() });
+            let mut cluster = Cluster::with(ApiServerOptions { streaming_lists, ..ApiServerOptions::secure() });
             cluster.padded_slice("large", 1 << 20);
             let mut follower = cluster.follow_by(How { content_type, ..How::default() });
             follower.until_equal(&cluster);
@@ -76,29 +80,29 @@ fn an_object_of_a_megabyte_is_one_like_any_other() {
 fn slow_bytes_are_no_silence() {
     for content_type in ["application/json", "application/vnd.kubernetes.protobuf"] {
         let mut cluster = Cluster::new();
-        let slow = Action::Slow { bytes: 11, pause: Duration::from_millis(1) };
-        cluster.server.script(Rule::new(usize::MAX, slow));
+        let slow = FaultAction::Slow { bytes: 11, pause: Duration::from_millis(1) };
+        cluster.server.script(FaultRule::new(usize::MAX, slow));
         let silence = Duration::from_secs(2);
-        let timing = Timing { silence, list_silence: silence, ..quick() };
+        let timing = SourceTiming { silence, list_silence: silence, ..quick() };
         let mut follower = cluster.follow_by(How { timing, content_type, ..How::default() });
         follower.until_equal(&cluster);
         cluster.slice("a");
         follower.until_equal(&cluster);
-        assert_eq!(cluster.asked(Kind::EndpointSlice, Form::List).len(), 0);
-        assert_eq!(cluster.asked(Kind::EndpointSlice, Form::StreamingList).len(), 1);
+        assert_eq!(cluster.asked(Kind::EndpointSlice, RequestForm::List).len(), 0);
+        assert_eq!(cluster.asked(Kind::EndpointSlice, RequestForm::StreamingList).len(), 1);
     }
 }
 
 fn a_slow_core_is_no_silence() {
     let silence = Duration::from_millis(400);
-    let mut cluster = Cluster::with(Options { bookmarks: Some(silence / 8), ..Options::secure() });
+    let mut cluster = Cluster::with(ApiServerOptions { bookmarks: Some(silence / 8), ..ApiServerOptions::secure() });
     for number in 0..200 {
         cluster.slice(&format!("s{number}"));
     }
     // many small pieces, so that they fill the way to the core
-    let slow = Action::Slow { bytes: 200, pause: Duration::from_millis(1) };
-    cluster.server.script(Rule::new(1, slow).kind(Kind::EndpointSlice));
-    let mut follower = cluster.follow(Timing { silence, list_silence: silence, ..quick() });
+    let slow = FaultAction::Slow { bytes: 200, pause: Duration::from_millis(1) };
+    cluster.server.script(FaultRule::new(1, slow).kind(Kind::EndpointSlice));
+    let mut follower = cluster.follow(SourceTiming { silence, list_silence: silence, ..quick() });
     // The core takes a batch now and then, each time later than the server is allowed to be silent.
     for _ in 0..2 {
         std::thread::sleep(2 * silence);
@@ -108,7 +112,7 @@ fn a_slow_core_is_no_silence() {
     follower.until_equal(&cluster);
     follower.take_within(silence / 2);
     for kind in KINDS {
-        assert_eq!(cluster.asked(kind, Form::Any).len(), 1, "{kind}\n{}", follower.log());
+        assert_eq!(cluster.asked(kind, RequestForm::Any).len(), 1, "{kind}\n{}", follower.log());
     }
 }
 

@@ -1,7 +1,7 @@
 //! JSON and protobuf, compressed or not, and unsupported encodings.
 
 use ferry_api::object::Kind;
-use ferry_lab::api::{Action, Form, Options, Rule};
+use ferry_lab::api::{ApiServerOptions, FaultAction, FaultRule, RequestForm};
 
 use crate::support::{Cluster, How, quick};
 
@@ -11,7 +11,8 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 fn every_pair_of_encodings_works() {
     for (protobuf, content_type) in [(true, PROTOBUF), (true, JSON), (false, PROTOBUF), (false, JSON)] {
         for streaming_lists in [true, false] {
-            let mut cluster = Cluster::with(Options { protobuf, streaming_lists, ..Options::secure() });
+            let mut cluster =
+                Cluster::with(ApiServerOptions { protobuf, streaming_lists, ..ApiServerOptions::secure() });
             let mut follower = cluster.follow_by(How { content_type, ..How::default() });
             follower.until_equal(&cluster);
             cluster.slice("a");
@@ -20,7 +21,7 @@ fn every_pair_of_encodings_works() {
             cluster.delete(Kind::Service, "b");
             cluster.service("new");
             follower.until_equal(&cluster);
-            let accept = cluster.asked(Kind::Service, Form::Any)[0].header("accept").unwrap().to_owned();
+            let accept = cluster.asked(Kind::Service, RequestForm::Any)[0].header("accept").unwrap().to_owned();
             assert!(accept.starts_with(content_type), "{accept}");
             assert_eq!(follower.log(), "");
         }
@@ -28,10 +29,10 @@ fn every_pair_of_encodings_works() {
 }
 
 fn packed_answers_are_read() {
-    for action in [Action::Gzip, Action::GzipMembers] {
+    for action in [FaultAction::Gzip, FaultAction::GzipMembers] {
         for streaming_lists in [true, false] {
-            let mut cluster = Cluster::with(Options { streaming_lists, ..Options::secure() });
-            cluster.server.script(Rule::new(usize::MAX, action.clone()));
+            let mut cluster = Cluster::with(ApiServerOptions { streaming_lists, ..ApiServerOptions::secure() });
+            cluster.server.script(FaultRule::new(usize::MAX, action.clone()));
             let mut follower = cluster.follow(quick());
             follower.until_equal(&cluster);
             cluster.slice("a");
@@ -44,7 +45,7 @@ fn packed_answers_are_read() {
 
 fn what_unpacks_without_end_is_cut_off() {
     let mut cluster = Cluster::new();
-    cluster.server.script(Rule::new(3, Action::GzipBomb { bytes: 200 << 20 }).kind(Kind::EndpointSlice));
+    cluster.server.script(FaultRule::new(3, FaultAction::GzipBomb { bytes: 200 << 20 }).kind(Kind::EndpointSlice));
     let mut follower = cluster.follow(quick());
     follower.until_equal(&cluster);
     assert!(!follower.lines(&["WARN", "endpointslices"]).is_empty(), "{}", follower.log());
@@ -54,10 +55,10 @@ fn what_unpacks_without_end_is_cut_off() {
 
 fn another_content_type_is_named_once_and_asked_again() {
     let mut cluster = Cluster::new();
-    let html = Action::ContentType("text/html; charset=utf-8".to_owned());
-    cluster.server.script(Rule::new(usize::MAX, html).kind(Kind::Service));
+    let html = FaultAction::ContentType("text/html; charset=utf-8".to_owned());
+    cluster.server.script(FaultRule::new(usize::MAX, html).kind(Kind::Service));
     let mut follower = cluster.follow(quick());
-    follower.until("requests", |_| cluster.asked(Kind::Service, Form::Any).len() > 8);
+    follower.until("requests", |_| cluster.asked(Kind::Service, RequestForm::Any).len() > 8);
     follower.until("other kinds", |follower| follower.synced.len() == 3);
     let lines = follower.lines(&["WARN", "services", "text/html; charset=utf-8"]);
     assert_eq!(lines.len(), 2, "once of each verb: {lines:?}");

@@ -3,24 +3,24 @@
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Kind, ObjectName};
-use ferry_kube_proxy::events::{self, Event, Level, Regarding};
-use ferry_lab::api::{Action, Form, Rule, Seen, Welcome};
+use ferry_kube_proxy::events::{self, KubeEvent, Level, Regarding};
+use ferry_lab::api::{FaultAction, FaultRule, RecordedRequest, RequestForm, Welcome};
 use serde_json::Value;
 
 use crate::support::{Cluster, Follower, How, quick, quick_events};
 
-fn rule(times: usize, action: Action) -> Rule {
-    Rule { form: Form::Event, ..Rule::new(times, action) }
+fn rule(times: usize, action: FaultAction) -> FaultRule {
+    FaultRule { form: RequestForm::Event, ..FaultRule::new(times, action) }
 }
 
-fn event(service: &str, note: &str) -> Event {
+fn event(service: &str, note: &str) -> KubeEvent {
     let regarding = Regarding::Service(ObjectName::new("demo", service), None);
-    Event::new(regarding, Level::Warning, "FrontendConflict", "Serve", note)
+    KubeEvent::new(regarding, Level::Warning, "FrontendConflict", "Serve", note)
 }
 
 /// The requests about Events.
-fn asked(cluster: &Cluster) -> Vec<Seen> {
-    cluster.server.requests().into_iter().filter(|seen| seen.form == Form::Event).collect()
+fn asked(cluster: &Cluster) -> Vec<RecordedRequest> {
+    cluster.server.requests().into_iter().filter(|seen| seen.form == RequestForm::Event).collect()
 }
 
 /// Notes of the Events that were written, with their counts.
@@ -45,7 +45,7 @@ fn goes_on(follower: &mut Follower, cluster: &mut Cluster) {
 
 fn repeats_become_a_series_that_begins_anew_where_the_server_has_forgotten_it() {
     let cluster = Cluster::new();
-    let timing = events::Timing { silence: Duration::from_millis(300), ..quick_events() };
+    let timing = events::EventTiming { silence: Duration::from_millis(300), ..quick_events() };
     let mut follower = cluster.follow_by(How { events: timing, ..How::default() });
     follower.recorder.record(event("a", "one"));
     until_written(&mut follower, &cluster, &[("one", 1)]);
@@ -67,12 +67,12 @@ fn whatever_passes_is_tried_again() {
     let mut follower = cluster.follow(quick());
     follower.until_equal(&cluster);
     let faults = [
-        Action::status(500),
-        Action::status(503),
-        Action::status(429),
-        Action::CutHead { bytes: 0 },
-        Action::CutHead { bytes: 20 },
-        Action::Status { code: 502, retry_after: None, body: Some("no backend".to_owned()) },
+        FaultAction::status(500),
+        FaultAction::status(503),
+        FaultAction::status(429),
+        FaultAction::CutHead { bytes: 0 },
+        FaultAction::CutHead { bytes: 20 },
+        FaultAction::Status { code: 502, retry_after: None, body: Some("no backend".to_owned()) },
     ];
     for (number, fault) in faults.into_iter().enumerate() {
         cluster.server.forget_requests();
@@ -96,9 +96,10 @@ fn whatever_passes_is_tried_again() {
 }
 
 fn the_wait_that_a_server_asks_for_is_kept() {
-    for action in
-        [Action::Throttle { header: Some(1), details: None }, Action::Throttle { header: None, details: Some(1) }]
-    {
+    for action in [
+        FaultAction::Throttle { header: Some(1), details: None },
+        FaultAction::Throttle { header: None, details: Some(1) },
+    ] {
         let cluster = Cluster::new();
         let mut follower = cluster.follow(quick());
         cluster.server.script(rule(1, action.clone()));
@@ -113,7 +114,7 @@ fn the_wait_that_a_server_asks_for_is_kept() {
 
 fn a_refusal_is_said_once_and_not_asked_again() {
     let mut cluster = Cluster::new();
-    cluster.server.script(rule(usize::MAX, Action::status(403)));
+    cluster.server.script(rule(usize::MAX, FaultAction::status(403)));
     let mut follower = cluster.follow(quick());
     for number in 0..5 {
         follower.recorder.record(event(&format!("s{number}"), "note"));
@@ -124,7 +125,7 @@ fn a_refusal_is_said_once_and_not_asked_again() {
     follower.until("a line", |follower| follower.lines(&words).len() == 1);
     assert_eq!(follower.log().lines().count(), 1, "{}", follower.log());
     cluster.server.clear();
-    cluster.server.script(rule(1, Action::status(422)));
+    cluster.server.script(rule(1, FaultAction::status(422)));
     follower.recorder.record(event("s6", "note"));
     follower.recorder.record(event("s7", "fine"));
     until_written(&mut follower, &cluster, &[("fine", 1)]);
@@ -136,7 +137,7 @@ fn what_is_tried_too_often_is_lost_and_said() {
     let mut cluster = Cluster::new();
     let mut follower = cluster.follow(quick());
     follower.until_equal(&cluster);
-    cluster.server.script(rule(usize::MAX, Action::status(500)));
+    cluster.server.script(rule(usize::MAX, FaultAction::status(500)));
     for name in ["a", "b", "c"] {
         follower.recorder.record(event(name, name));
     }
@@ -151,7 +152,7 @@ fn what_is_tried_too_often_is_lost_and_said() {
 
 fn a_server_that_is_away_gets_them_later() {
     let mut cluster = Cluster::new();
-    let timing = events::Timing { pause: Duration::from_millis(100), ..events::Timing::default() };
+    let timing = events::EventTiming { pause: Duration::from_millis(100), ..events::EventTiming::default() };
     let mut follower = cluster.follow_by(How { events: timing, ..How::default() });
     follower.until_equal(&cluster);
     cluster.server.stop();
@@ -178,7 +179,7 @@ fn a_server_that_says_nothing_holds_up_nobody() {
         headers: Duration::from_millis(200),
         ..Default::default()
     };
-    cluster.server.script(rule(2, Action::NoAnswer));
+    cluster.server.script(rule(2, FaultAction::NoAnswer));
     let mut follower = cluster.follow_by(How { client, ..How::default() });
     follower.recorder.record(event("a", "a"));
     goes_on(&mut follower, &mut cluster);
@@ -189,7 +190,7 @@ fn a_server_that_says_nothing_holds_up_nobody() {
 
 fn a_storm_is_bounded_and_nobody_waits() {
     let mut cluster = Cluster::new();
-    cluster.server.script(rule(usize::MAX, Action::Delay(Duration::from_millis(5))));
+    cluster.server.script(rule(usize::MAX, FaultAction::Delay(Duration::from_millis(5))));
     let mut follower = cluster.follow(quick());
     let begun = Instant::now();
     for number in 0..20_000 {

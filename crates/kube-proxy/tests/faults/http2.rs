@@ -7,7 +7,7 @@ use std::time::Duration;
 use ferry_api::object::Kind;
 use ferry_client as client;
 use ferry_kube_proxy::source::api::KINDS;
-use ferry_lab::api::{Action, Form, Options, Rule};
+use ferry_lab::api::{ApiServerOptions, FaultAction, FaultRule, RequestForm};
 
 use crate::support::{Cluster, Follower, How, LISTED, quick_client, wait_until};
 
@@ -49,19 +49,23 @@ fn a_server_that_is_leaving_again_and_again_loses_nothing() {
         // A short watch without news is restarted only after a pause.
         change(&mut cluster);
         follower.until_equal(&cluster);
-        let asked = cluster.asked(kind, Form::Watch).len();
+        let asked = cluster.asked(kind, RequestForm::Watch).len();
         cluster.server.go_away();
         cluster.server.end_watches(kind);
-        follower.until("another watch", |_| cluster.asked(kind, Form::Watch).len() > asked);
+        follower.until("another watch", |_| cluster.asked(kind, RequestForm::Watch).len() > asked);
         assert_eq!(cluster.server.connections(), round + 1, "one for each GOAWAY");
-        let last = cluster.asked(kind, Form::Watch).pop().map(|seen| seen.connection);
+        let last = cluster.asked(kind, RequestForm::Watch).pop().map(|seen| seen.connection);
         assert_eq!(last, Some(round + 1), "what ended goes on over the new one");
         change(&mut cluster);
         follower.until_equal(&cluster);
     }
     let used: BTreeSet<u64> = cluster.server.requests().iter().map(|seen| seen.connection).collect();
     assert_eq!(used.len(), 21, "{used:?}");
-    assert_eq!(cluster.asked(Kind::Node, Form::Watch).len(), 0, "a watch that hasn't ended stays on the old one");
+    assert_eq!(
+        cluster.asked(Kind::Node, RequestForm::Watch).len(),
+        0,
+        "a watch that hasn't ended stays on the old one"
+    );
     assert_listed_once(&cluster, &follower);
     assert!(follower.lines(&["WARN"]).is_empty(), "it is nothing special\n{}", follower.log());
 }
@@ -87,7 +91,7 @@ fn streams_that_are_refused_are_asked_for_again_and_no_list_follows() {
     let mut cluster = Cluster::new();
     let mut follower = cluster.follow_by(How::default());
     follower.until_equal(&cluster);
-    cluster.server.script(Rule::new(50, Action::RefuseStream).form(Form::Watch));
+    cluster.server.script(FaultRule::new(50, FaultAction::RefuseStream).form(RequestForm::Watch));
     cluster.server.cut();
     change(&mut cluster);
     follower.until_equal(&cluster);
@@ -97,7 +101,7 @@ fn streams_that_are_refused_are_asked_for_again_and_no_list_follows() {
 #[test]
 fn a_server_that_allows_few_streams_serves_all_kinds() {
     for streams in 1..=3 {
-        let mut cluster = Cluster::with(Options { streams: Some(streams), ..Options::secure() });
+        let mut cluster = Cluster::with(ApiServerOptions { streams: Some(streams), ..ApiServerOptions::secure() });
         let mut follower = cluster.follow_by(How::default());
         follower.until_equal(&cluster);
         follower.until("watches", |_| cluster.server.watches() == KINDS.len());

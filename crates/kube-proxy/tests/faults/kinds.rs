@@ -1,15 +1,15 @@
 //! Particularities of kinds, and their independence.
 
 use ferry_api::object::Kind;
-use ferry_kube_proxy::source::api::Timing;
-use ferry_lab::api::{Action, Form, Options, Rule};
+use ferry_kube_proxy::source::api::SourceTiming;
+use ferry_lab::api::{ApiServerOptions, FaultAction, FaultRule, RequestForm};
 
 use crate::support::{Cluster, NODE, quick};
 
 fn service_cidrs_may_be_missing_and_come_later() {
     for code in [404, 403] {
         let cluster = Cluster::new();
-        cluster.server.script(Rule::new(usize::MAX, Action::status(code)).kind(Kind::ServiceCidr));
+        cluster.server.script(FaultRule::new(usize::MAX, FaultAction::status(code)).kind(Kind::ServiceCidr));
         let mut follower = cluster.follow(quick());
         follower.until("line", |follower| !follower.log().is_empty());
         // the core waits for them in neither case
@@ -20,7 +20,7 @@ fn service_cidrs_may_be_missing_and_come_later() {
         assert!(lines.contains("INFO") && lines.contains("servicecidrs") && lines.contains(&code.to_string()));
         // a server that has just started may answer 403, which is retried soon at first
         follower.until("seldom tries", |_| {
-            let asked = cluster.asked(Kind::ServiceCidr, Form::Any);
+            let asked = cluster.asked(Kind::ServiceCidr, RequestForm::Any);
             asked.windows(2).filter(|pair| pair[1].when - pair[0].when >= quick().optional_retry).count() >= 2
         });
         assert!(follower.have().keys().all(|key| !key.starts_with("ServiceCIDR")));
@@ -32,10 +32,10 @@ fn service_cidrs_may_be_missing_and_come_later() {
 
 fn service_cidrs_that_are_forbidden_for_a_moment_are_there_soon() {
     let mut cluster = Cluster::new();
-    let forbidden = Rule::new(3, Action::status(403)).kind(Kind::ServiceCidr);
+    let forbidden = FaultRule::new(3, FaultAction::status(403)).kind(Kind::ServiceCidr);
     cluster.server.script(forbidden.clone());
     // production times: a missing kind is retried only after ten minutes
-    let mut follower = cluster.follow(Timing::default());
+    let mut follower = cluster.follow(SourceTiming::default());
     follower.until_equal(&cluster);
     cluster.server.script(forbidden);
     cluster.server.cut();
@@ -52,9 +52,9 @@ fn service_cidrs_that_go_are_forgotten_and_those_that_are_forbidden_are_kept() {
         let mut follower = cluster.follow(quick());
         follower.until_equal(&cluster);
         let known = follower.have().get("ServiceCIDR range").copied();
-        cluster.server.script(Rule::new(usize::MAX, Action::status(code)).kind(Kind::ServiceCidr));
+        cluster.server.script(FaultRule::new(usize::MAX, FaultAction::status(code)).kind(Kind::ServiceCidr));
         cluster.server.cut();
-        follower.until("several tries", |_| cluster.asked(Kind::ServiceCidr, Form::Any).len() > 3);
+        follower.until("several tries", |_| cluster.asked(Kind::ServiceCidr, RequestForm::Any).len() > 3);
         follower.take_within(quick().floor);
         let have = follower.have().get("ServiceCIDR range").copied();
         assert_eq!(have, if code == 403 { known } else { None });
@@ -65,14 +65,14 @@ fn service_cidrs_that_go_are_forgotten_and_those_that_are_forbidden_are_kept() {
 }
 
 fn the_node_may_be_missing_go_and_return() {
-    let mut cluster = Cluster::empty(Options::secure());
+    let mut cluster = Cluster::empty(ApiServerOptions::secure());
     cluster.other_node("elsewhere");
     cluster.service("a");
     let mut follower = cluster.follow(quick());
     follower.until_equal(&cluster);
     assert_eq!(follower.synced.iter().filter(|kind| **kind == Kind::Node).count(), 1);
     assert_eq!(follower.lines(&["WARN", NODE]).len(), 1, "{}", follower.log());
-    let asked = cluster.asked(Kind::Node, Form::StreamingList);
+    let asked = cluster.asked(Kind::Node, RequestForm::StreamingList);
     assert_eq!(asked[0].parameter("fieldSelector"), Some("metadata.name=here"));
     assert_eq!(asked[0].parameter("labelSelector"), None);
     // it comes
@@ -89,7 +89,7 @@ fn the_node_may_be_missing_go_and_return() {
     // a list without it changes nothing either
     cluster.server.compact();
     cluster.server.cut();
-    follower.until("list", |_| cluster.asked(Kind::Node, Form::StreamingList).len() == 2);
+    follower.until("list", |_| cluster.asked(Kind::Node, RequestForm::StreamingList).len() == 2);
     cluster.service("b");
     follower.until_equal(&cluster);
     let of_nodes = |follower: &crate::support::Follower| follower.lines(&[NODE]).len();
@@ -104,7 +104,7 @@ fn the_node_may_be_missing_go_and_return() {
 
 fn an_unreadable_object_keeps_its_last_good_state() {
     for streaming_lists in [true, false] {
-        let mut cluster = Cluster::with(Options { streaming_lists, ..Options::secure() });
+        let mut cluster = Cluster::with(ApiServerOptions { streaming_lists, ..ApiServerOptions::secure() });
         // one that nothing was known of
         cluster.unreadable_service("odd");
         let mut follower = cluster.follow(quick());
@@ -122,7 +122,7 @@ fn an_unreadable_object_keeps_its_last_good_state() {
         cluster.server.cut();
         cluster.service("c");
         follower.until_equal(&cluster);
-        let asked = cluster.asked(Kind::Service, Form::Watch);
+        let asked = cluster.asked(Kind::Service, RequestForm::Watch);
         let from: u64 = asked[asked.len() - 1].parameter("resourceVersion").unwrap().parse().unwrap();
         assert!(from >= version, "{from} {version}");
         // in a later list, which delivers the other objects and deletions
@@ -152,7 +152,9 @@ fn an_unreadable_object_without_a_name_costs_nothing_else() {
     let mut cluster = Cluster::new();
     let mut follower = cluster.follow(quick());
     follower.until_equal(&cluster);
-    cluster.server.script(Rule::new(1, Action::BrokenName).kind(Kind::EndpointSlice).form(Form::Watch));
+    cluster
+        .server
+        .script(FaultRule::new(1, FaultAction::BrokenName).kind(Kind::EndpointSlice).form(RequestForm::Watch));
     cluster.server.cut();
     follower.until("watches", |_| cluster.server.watches() == 4);
     // the first one is damaged on its way, and then it comes again
@@ -164,11 +166,13 @@ fn an_unreadable_object_without_a_name_costs_nothing_else() {
 }
 
 fn two_kinds_go_on_while_a_third_is_down() {
-    for action in [Action::status(500), Action::Silence, Action::CutAfter { bytes: 0 }, Action::NoAnswer] {
+    for action in
+        [FaultAction::status(500), FaultAction::Silence, FaultAction::CutAfter { bytes: 0 }, FaultAction::NoAnswer]
+    {
         let mut cluster = Cluster::new();
         let mut follower = cluster.follow(quick());
         follower.until_equal(&cluster);
-        cluster.server.script(Rule::new(usize::MAX, action).kind(Kind::Node));
+        cluster.server.script(FaultRule::new(usize::MAX, action).kind(Kind::Node));
         cluster.server.cut();
         for _ in 0..5 {
             cluster.service("a");

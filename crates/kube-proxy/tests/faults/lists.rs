@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ferry_api::object::Kind;
-use ferry_lab::api::{Action, Form, Options, Rule};
+use ferry_lab::api::{ApiServerOptions, FaultAction, FaultRule, RequestForm};
 
 use crate::support::{Cluster, Follower, quick};
 
@@ -18,59 +18,63 @@ fn relist(cluster: &mut Cluster, follower: &mut Follower) {
 
 fn a_refused_stream_leads_to_pages_for_an_hour() {
     let lasting = [
-        Action::status(400),
-        Action::status(422),
-        Action::status(500),
-        Action::ErrorEvent { code: 500, after: 0 },
-        Action::ErrorEvent { code: 500, after: 2 },
+        FaultAction::status(400),
+        FaultAction::status(422),
+        FaultAction::status(500),
+        FaultAction::ErrorEvent { code: 500, after: 0 },
+        FaultAction::ErrorEvent { code: 500, after: 2 },
     ];
     for action in lasting {
         let mut cluster = Cluster::new();
-        cluster.server.script(Rule::new(1, action.clone()).kind(Kind::EndpointSlice).form(Form::StreamingList));
+        cluster
+            .server
+            .script(FaultRule::new(1, action.clone()).kind(Kind::EndpointSlice).form(RequestForm::StreamingList));
         let mut follower = cluster.follow(quick());
         follower.until_equal(&cluster);
-        let asked = cluster.asked(Kind::EndpointSlice, Form::List);
+        let asked = cluster.asked(Kind::EndpointSlice, RequestForm::List);
         assert_eq!(asked.len(), 1, "{action:?}");
         assert_eq!(asked[0].parameter("limit"), Some("500"));
         assert_eq!(asked[0].parameter("resourceVersion"), Some("0"));
         assert_eq!(asked[0].parameter("labelSelector"), Some("!service.kubernetes.io/headless"));
         relist(&mut cluster, &mut follower);
-        assert_eq!(cluster.asked(Kind::EndpointSlice, Form::StreamingList).len(), 1, "{action:?}");
-        assert!(cluster.asked(Kind::EndpointSlice, Form::List).len() >= 2, "{action:?}");
-        assert!(!cluster.asked(Kind::Service, Form::StreamingList).is_empty(), "each kind by itself");
+        assert_eq!(cluster.asked(Kind::EndpointSlice, RequestForm::StreamingList).len(), 1, "{action:?}");
+        assert!(cluster.asked(Kind::EndpointSlice, RequestForm::List).len() >= 2, "{action:?}");
+        assert!(!cluster.asked(Kind::Service, RequestForm::StreamingList).is_empty(), "each kind by itself");
     }
 }
 
 fn a_stream_that_fails_otherwise_is_tried_again_before_pages() {
     let passing = [
-        Action::status(503),
-        Action::status(429),
-        Action::CutAfter { bytes: 300 },
-        Action::ResetAfter { bytes: 300 },
-        Action::EndAfter { bytes: 300 },
-        Action::CutHead { bytes: 20 },
-        Action::BrokenFrame { after: 1 },
-        Action::ContentType("text/html".to_owned()),
+        FaultAction::status(503),
+        FaultAction::status(429),
+        FaultAction::CutAfter { bytes: 300 },
+        FaultAction::ResetAfter { bytes: 300 },
+        FaultAction::EndAfter { bytes: 300 },
+        FaultAction::CutHead { bytes: 20 },
+        FaultAction::BrokenFrame { after: 1 },
+        FaultAction::ContentType("text/html".to_owned()),
     ];
     for (action, times) in passing.into_iter().flat_map(|action| [(action.clone(), 1), (action, 2)]) {
         let mut cluster = Cluster::new();
-        cluster.server.script(Rule::new(times, action.clone()).kind(Kind::EndpointSlice).form(Form::StreamingList));
+        cluster
+            .server
+            .script(FaultRule::new(times, action.clone()).kind(Kind::EndpointSlice).form(RequestForm::StreamingList));
         let mut follower = cluster.follow(quick());
         follower.until_equal(&cluster);
-        assert_eq!(cluster.asked(Kind::EndpointSlice, Form::StreamingList).len(), 2, "{action:?}");
-        assert_eq!(cluster.asked(Kind::EndpointSlice, Form::List).len(), times - 1, "{action:?}");
+        assert_eq!(cluster.asked(Kind::EndpointSlice, RequestForm::StreamingList).len(), 2, "{action:?}");
+        assert_eq!(cluster.asked(Kind::EndpointSlice, RequestForm::List).len(), times - 1, "{action:?}");
         relist(&mut cluster, &mut follower);
-        assert_eq!(cluster.asked(Kind::EndpointSlice, Form::StreamingList).len(), 3, "{action:?}");
+        assert_eq!(cluster.asked(Kind::EndpointSlice, RequestForm::StreamingList).len(), 3, "{action:?}");
     }
 }
 
 /// A later list is served from the server's cache, not from its store.
 fn a_later_list_is_from_the_servers_cache() {
     for streaming_lists in [true, false] {
-        let mut cluster = Cluster::with(Options { streaming_lists, ..Options::secure() });
+        let mut cluster = Cluster::with(ApiServerOptions { streaming_lists, ..ApiServerOptions::secure() });
         let mut follower = cluster.follow(quick());
         follower.until_equal(&cluster);
-        let form = if streaming_lists { Form::StreamingList } else { Form::List };
+        let form = if streaming_lists { RequestForm::StreamingList } else { RequestForm::List };
         let before = cluster.server.version().to_string();
         assert_eq!(cluster.asked(Kind::Service, form)[0].parameter("resourceVersion"), Some("0"));
         cluster.server.forget_requests();
@@ -85,13 +89,13 @@ fn a_later_list_is_from_the_servers_cache() {
 }
 
 fn an_old_server_is_listed_in_pages() {
-    let mut cluster = Cluster::with(Options { streaming_lists: false, ..Options::secure() });
+    let mut cluster = Cluster::with(ApiServerOptions { streaming_lists: false, ..ApiServerOptions::secure() });
     for number in 0..1200 {
         cluster.slice(&format!("s{number}"));
     }
     let mut follower = cluster.follow(quick());
     follower.until_equal(&cluster);
-    let asked = cluster.asked(Kind::EndpointSlice, Form::List);
+    let asked = cluster.asked(Kind::EndpointSlice, RequestForm::List);
     assert_eq!(asked[0].parameter("continue"), None);
     for page in &asked[1..] {
         assert!(page.parameter("continue").is_some() && page.parameter("resourceVersion").is_none());
@@ -104,31 +108,34 @@ fn an_old_server_is_listed_in_pages() {
 }
 
 fn a_page_that_has_expired_leads_to_a_list_of_now() {
-    let mut cluster = Cluster::with(Options { streaming_lists: false, ..Options::secure() });
+    let mut cluster = Cluster::with(ApiServerOptions { streaming_lists: false, ..ApiServerOptions::secure() });
     for number in 0..600 {
         cluster.slice(&format!("s{number}"));
     }
     // Lists from the watch cache aren't paged; the first paged list is of the latest state.
-    let slices = |times, action| Rule::new(times, action).kind(Kind::EndpointSlice).form(Form::List);
-    cluster.server.script(slices(1, Action::status(410)));
-    cluster.server.script(slices(1, Action::Delay(Duration::ZERO)));
-    cluster.server.script(slices(1, Action::status(410)));
+    let slices = |times, action| FaultRule::new(times, action).kind(Kind::EndpointSlice).form(RequestForm::List);
+    cluster.server.script(slices(1, FaultAction::status(410)));
+    cluster.server.script(slices(1, FaultAction::Delay(Duration::ZERO)));
+    cluster.server.script(slices(1, FaultAction::status(410)));
     let mut follower = cluster.follow(quick());
     follower.until_equal(&cluster);
-    let asked = cluster.asked(Kind::EndpointSlice, Form::List);
+    let asked = cluster.asked(Kind::EndpointSlice, RequestForm::List);
     let shape: Vec<_> =
         asked.iter().map(|seen| (seen.parameter("resourceVersion"), seen.parameter("continue").is_some())).collect();
     assert_eq!(shape, [(Some("0"), false), (None, false), (None, true), (None, false), (None, true)]);
 }
 
 fn a_list_that_breaks_off_is_begun_again() {
-    for action in [Action::CutAfter { bytes: 5000 }, Action::EndAfter { bytes: 5000 }, Action::BrokenFrame { after: 9 }]
-    {
-        let mut cluster = Cluster::with(Options { streaming_lists: false, ..Options::secure() });
+    for action in [
+        FaultAction::CutAfter { bytes: 5000 },
+        FaultAction::EndAfter { bytes: 5000 },
+        FaultAction::BrokenFrame { after: 9 },
+    ] {
+        let mut cluster = Cluster::with(ApiServerOptions { streaming_lists: false, ..ApiServerOptions::secure() });
         for number in 0..100 {
             cluster.slice(&format!("s{number}"));
         }
-        cluster.server.script(Rule::new(3, action.clone()).kind(Kind::EndpointSlice).form(Form::List));
+        cluster.server.script(FaultRule::new(3, action.clone()).kind(Kind::EndpointSlice).form(RequestForm::List));
         let mut follower = cluster.follow(quick());
         follower.until_equal(&cluster);
         let synced = follower.synced.iter().filter(|kind| **kind == Kind::EndpointSlice).count();
@@ -138,7 +145,7 @@ fn a_list_that_breaks_off_is_begun_again() {
 
 fn a_later_list_changes_what_differs_and_nothing_else() {
     for streaming_lists in [true, false] {
-        let mut cluster = Cluster::with(Options { streaming_lists, ..Options::secure() });
+        let mut cluster = Cluster::with(ApiServerOptions { streaming_lists, ..ApiServerOptions::secure() });
         let mut follower = cluster.follow(quick());
         follower.until_equal(&cluster);
         let again = |cluster: &mut Cluster, follower: &mut Follower, change: fn(&mut Cluster)| {
@@ -167,12 +174,12 @@ fn a_later_list_changes_what_differs_and_nothing_else() {
 
 fn what_changes_during_a_list_is_not_lost() {
     for streaming_lists in [true, false] {
-        let mut cluster = Cluster::with(Options { streaming_lists, ..Options::secure() });
+        let mut cluster = Cluster::with(ApiServerOptions { streaming_lists, ..ApiServerOptions::secure() });
         for number in 0..50 {
             cluster.slice(&format!("s{number}"));
         }
-        let slow = Action::Slow { bytes: 400, pause: Duration::from_millis(5) };
-        cluster.server.script(Rule::new(2, slow).kind(Kind::EndpointSlice));
+        let slow = FaultAction::Slow { bytes: 400, pause: Duration::from_millis(5) };
+        cluster.server.script(FaultRule::new(2, slow).kind(Kind::EndpointSlice));
         let mut follower = cluster.follow(quick());
         follower.until("half a list", |follower| follower.have().len() > 15);
         cluster.slice("s0");

@@ -3,27 +3,27 @@
 use std::time::Duration;
 
 use ferry_api::object::Kind;
-use ferry_lab::api::{Action, Form, Rule};
+use ferry_lab::api::{FaultAction, FaultRule, RequestForm};
 
 use crate::support::{Cluster, quick};
 
 fn the_wait_that_a_server_asks_for_is_kept() {
     let busy = [
-        Action::Status { code: 429, retry_after: Some(1), body: None },
-        Action::Throttle { header: Some(1), details: None },
-        Action::Throttle { header: None, details: Some(1) },
-        Action::Status { code: 503, retry_after: Some(1), body: Some("busy".to_owned()) },
+        FaultAction::Status { code: 429, retry_after: Some(1), body: None },
+        FaultAction::Throttle { header: Some(1), details: None },
+        FaultAction::Throttle { header: None, details: Some(1) },
+        FaultAction::Status { code: 503, retry_after: Some(1), body: Some("busy".to_owned()) },
     ];
     for action in busy {
         let mut cluster = Cluster::new();
         let mut follower = cluster.follow(quick());
         follower.until_equal(&cluster);
-        cluster.server.script(Rule::new(1, action.clone()).kind(Kind::Service).form(Form::Watch));
+        cluster.server.script(FaultRule::new(1, action.clone()).kind(Kind::Service).form(RequestForm::Watch));
         cluster.server.cut();
         cluster.service("a");
         cluster.slice("a");
         follower.until_equal(&cluster);
-        let asked = cluster.asked(Kind::Service, Form::Watch);
+        let asked = cluster.asked(Kind::Service, RequestForm::Watch);
         assert_eq!(asked.len(), 2, "{action:?}");
         assert!(asked[1].when - asked[0].when >= Duration::from_secs(1), "{action:?}");
         assert_eq!(cluster.lists(Kind::Service), 1, "that of the start");
@@ -33,9 +33,9 @@ fn the_wait_that_a_server_asks_for_is_kept() {
 fn refused_access_is_said_once_with_all_that_is_needed() {
     for (code, words) in [(401, "Unauthorized"), (403, "services is forbidden: User")] {
         let mut cluster = Cluster::new();
-        cluster.server.script(Rule::new(usize::MAX, Action::status(code)).kind(Kind::Service));
+        cluster.server.script(FaultRule::new(usize::MAX, FaultAction::status(code)).kind(Kind::Service));
         let mut follower = cluster.follow(quick());
-        follower.until("requests", |_| cluster.asked(Kind::Service, Form::Any).len() > 10);
+        follower.until("requests", |_| cluster.asked(Kind::Service, RequestForm::Any).len() > 10);
         follower.until("other kinds", |follower| follower.synced.len() == 3);
         let url = cluster.server.url();
         for verb in ["verb=\"watch\"", "verb=\"list\""] {
@@ -66,13 +66,13 @@ fn access_that_is_taken_away_and_given_back_loses_nothing() {
     cluster.delete(Kind::EndpointSlice, "c");
     cluster.server.accept_token(Some("let-me-in"));
     follower.until_equal(&cluster);
-    assert_eq!(cluster.asked(Kind::Service, Form::StreamingList).len(), 1, "the version still holds");
+    assert_eq!(cluster.asked(Kind::Service, RequestForm::StreamingList).len(), 1, "the version still holds");
 }
 
 fn text_instead_of_a_status_is_told() {
     let mut cluster = Cluster::new();
-    let action = Action::Status { code: 502, retry_after: None, body: Some("no backend\nfor you".to_owned()) };
-    cluster.server.script(Rule::new(4, action).kind(Kind::Service));
+    let action = FaultAction::Status { code: 502, retry_after: None, body: Some("no backend\nfor you".to_owned()) };
+    cluster.server.script(FaultRule::new(4, action).kind(Kind::Service));
     let mut follower = cluster.follow(quick());
     cluster.service("a");
     follower.until_equal(&cluster);
@@ -87,7 +87,7 @@ fn every_refusal_passes() {
     follower.until_equal(&cluster);
     for code in [400, 401, 403, 404, 406, 408, 409, 410, 418, 422, 429, 500, 501, 502, 503, 504, 599, 204, 302] {
         for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node] {
-            cluster.server.script(Rule::new(4, Action::status(code)).kind(kind));
+            cluster.server.script(FaultRule::new(4, FaultAction::status(code)).kind(kind));
         }
         cluster.server.cut();
         cluster.service("a");

@@ -20,8 +20,8 @@ use ferry_kube_proxy::health::{Fresh, Freshness};
 use ferry_kube_proxy::input::Input;
 use ferry_kube_proxy::metrics::Metrics;
 use ferry_kube_proxy::source::Sink;
-use ferry_kube_proxy::source::api::{ApiSetup, KINDS, Timing};
-use ferry_lab::api::{ApiServer, Damage, Form, Options, Seen};
+use ferry_kube_proxy::source::api::{ApiSetup, KINDS, SourceTiming};
+use ferry_lab::api::{ApiServer, ApiServerOptions, Damage, RecordedRequest, RequestForm};
 use ferry_model::store::{Event, Store};
 use tokio::sync::oneshot;
 
@@ -45,10 +45,10 @@ pub(crate) struct Cluster {
 
 /// Settings of a follower.
 pub(crate) struct How {
-    pub(crate) timing: Timing,
+    pub(crate) timing: SourceTiming,
     pub(crate) client: client::Timing,
     pub(crate) content_type: &'static str,
-    pub(crate) events: events::Timing,
+    pub(crate) events: events::EventTiming,
 }
 
 /// A running source, and its delivered objects.
@@ -91,8 +91,8 @@ pub(crate) fn is_http2() -> bool {
 struct Log(Arc<Mutex<Vec<u8>>>);
 
 /// Short waits, and no silence timeouts except where a test sets them.
-pub(crate) fn quick() -> Timing {
-    Timing {
+pub(crate) fn quick() -> SourceTiming {
+    SourceTiming {
         backoff: Duration::from_millis(2),
         failing: Duration::from_millis(2),
         backoff_limit: Duration::from_millis(20),
@@ -106,7 +106,7 @@ pub(crate) fn quick() -> Timing {
         courtesy: Duration::from_millis(3),
         verdict: Duration::from_millis(3),
         lag_check_millis: 20..40,
-        ..Timing::default()
+        ..SourceTiming::default()
     }
 }
 
@@ -121,8 +121,8 @@ pub(crate) fn quick_client() -> client::Timing {
 }
 
 /// The same for Events.
-pub(crate) fn quick_events() -> events::Timing {
-    events::Timing { pause: Duration::from_millis(20), ..events::Timing::default() }
+pub(crate) fn quick_events() -> events::EventTiming {
+    events::EventTiming { pause: Duration::from_millis(20), ..events::EventTiming::default() }
 }
 
 /// Waits for a condition without receiving events.
@@ -173,10 +173,10 @@ fn address(number: u32) -> Ipv4Addr {
 impl Cluster {
     /// A cluster with a node, a range, three services and their slices.
     pub(crate) fn new() -> Self {
-        Self::with(Options::secure())
+        Self::with(ApiServerOptions::secure())
     }
 
-    pub(crate) fn with(options: Options) -> Self {
+    pub(crate) fn with(options: ApiServerOptions) -> Self {
         let mut cluster = Self::empty(options);
         cluster.node();
         cluster.service_cidr("range");
@@ -187,14 +187,14 @@ impl Cluster {
         cluster
     }
 
-    pub(crate) fn empty(options: Options) -> Self {
+    pub(crate) fn empty(options: ApiServerOptions) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("faults-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&folder).expect("making a folder");
         let namespace = Namespace::new().expect("making a network namespace needs root");
         namespace.raise_loopback().expect("raising loopback");
-        let options = Options { http2: is_http2(), ..options };
+        let options = ApiServerOptions { http2: is_http2(), ..options };
         let server = namespace.run(|| ApiServer::start(options)).expect("entering the namespace");
         Self { server, namespace, folder, truth: BTreeMap::new(), number: 0 }
     }
@@ -318,7 +318,7 @@ impl Cluster {
     }
 
     /// Starts a source that follows this cluster.
-    pub(crate) fn follow(&self, timing: Timing) -> Follower {
+    pub(crate) fn follow(&self, timing: SourceTiming) -> Follower {
         self.follow_by(How { timing, ..How::default() })
     }
 
@@ -393,14 +393,16 @@ impl Cluster {
 
     /// Lists of all objects of a kind, streamed or in pages, without further pages. Not of Nodes, of which there is one.
     pub(crate) fn lists(&self, kind: Kind) -> usize {
-        let is_list = |seen: &Seen| matches!(seen.form, Form::StreamingList | Form::List) && !is_check(seen);
-        let asked = self.asked(kind, Form::Any);
+        let is_list = |seen: &RecordedRequest| {
+            matches!(seen.form, RequestForm::StreamingList | RequestForm::List) && !is_check(seen)
+        };
+        let asked = self.asked(kind, RequestForm::Any);
         asked.iter().filter(|seen| is_list(seen) && seen.parameter("continue").is_none()).count()
     }
 
     /// Number of history checks of a kind.
     pub(crate) fn checks(&self, kind: Kind) -> usize {
-        self.asked(kind, Form::List).iter().filter(|seen| is_check(seen)).count()
+        self.asked(kind, RequestForm::List).iter().filter(|seen| is_check(seen)).count()
     }
 
     /// Number of attempted TCP connections of this namespace.
@@ -414,8 +416,8 @@ impl Cluster {
     }
 
     /// Requests for a kind and of a form so far.
-    pub(crate) fn asked(&self, kind: Kind, form: Form) -> Vec<Seen> {
-        let fits = |seen: &Seen| seen.kind == Some(kind) && (form == Form::Any || seen.form == form);
+    pub(crate) fn asked(&self, kind: Kind, form: RequestForm) -> Vec<RecordedRequest> {
+        let fits = |seen: &RecordedRequest| seen.kind == Some(kind) && (form == RequestForm::Any || seen.form == form);
         self.server.requests().into_iter().filter(fits).collect()
     }
 }
@@ -428,9 +430,9 @@ impl Drop for Cluster {
 }
 
 /// True for a request of one object by its name.
-fn is_check(seen: &Seen) -> bool {
+fn is_check(seen: &RecordedRequest) -> bool {
     let fields = seen.parameter("fieldSelector").unwrap_or_default();
-    seen.form == Form::List && seen.parameter("limit").is_none() && fields.starts_with("metadata.name=")
+    seen.form == RequestForm::List && seen.parameter("limit").is_none() && fields.starts_with("metadata.name=")
 }
 
 fn node_json(name: &str, number: u32) -> String {

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use ferry_api::object::{Kind, ObjectName};
 use ferry_client as client;
-use ferry_kube_proxy::events::{Event, Level, Regarding};
-use ferry_kube_proxy::source::api::{KINDS, Timing};
-use ferry_lab::api::{Action, Authority, Form, Options, Rule, Seen, Validity};
+use ferry_kube_proxy::events::{KubeEvent, Level, Regarding};
+use ferry_kube_proxy::source::api::{KINDS, SourceTiming};
+use ferry_lab::api::{ApiServerOptions, Authority, FaultAction, FaultRule, RecordedRequest, RequestForm, Validity};
 
 use crate::support::{Cluster, Follower, How, LISTED, quick};
 
@@ -21,7 +21,7 @@ fn a_refused_certificate_is_said_and_tried_for_ever() {
         (authority.server(&["elsewhere.example"], Validity::Now), "elsewhere.example"),
     ];
     for (identity, words) in bad {
-        let mut cluster = Cluster::with(Options { tls: Some(good.clone()), ..Options::secure() });
+        let mut cluster = Cluster::with(ApiServerOptions { tls: Some(good.clone()), ..ApiServerOptions::secure() });
         let kubeconfig = cluster.server.kubeconfig_text();
         cluster.server.present(identity);
         let mut follower = cluster.follow_with(&kubeconfig, How::default());
@@ -41,7 +41,7 @@ fn a_refused_certificate_is_said_and_tried_for_ever() {
 fn a_server_that_returns_is_found_soon() {
     let mut cluster = Cluster::new();
     // production times
-    let times = How { timing: Timing::default(), client: client::Timing::default(), ..How::default() };
+    let times = How { timing: SourceTiming::default(), client: client::Timing::default(), ..How::default() };
     let mut follower = cluster.follow_by(times);
     follower.until_equal(&cluster);
     let effects = follower.effects;
@@ -64,7 +64,7 @@ fn a_server_that_returns_is_found_soon() {
     // Two seconds by design; machines are slow.
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}\n{}", start.elapsed(), follower.log());
     assert_eq!(follower.effects, effects + 4);
-    assert_eq!(cluster.asked(Kind::Service, Form::StreamingList).len(), 1, "it goes on where it was");
+    assert_eq!(cluster.asked(Kind::Service, RequestForm::StreamingList).len(), 1, "it goes on where it was");
     follower.until("lines", |follower| follower.lines(&["INFO", "succeed again"]).len() == 4);
 }
 
@@ -81,7 +81,7 @@ fn a_server_that_is_not_there_yet_is_waited_for() {
 
 fn no_fault_is_a_busy_loop_and_every_one_passes() {
     let pause = Duration::from_millis(20);
-    let timing = Timing {
+    let timing = SourceTiming {
         backoff: pause,
         floor: pause,
         silence: Duration::from_millis(200),
@@ -89,37 +89,37 @@ fn no_fault_is_a_busy_loop_and_every_one_passes() {
         ..quick()
     };
     let faults = [
-        Action::status(500),
-        Action::status(503),
-        Action::status(403),
-        Action::status(410),
-        Action::ErrorEvent { code: 410, after: 0 },
-        Action::ErrorEvent { code: 500, after: 0 },
-        Action::CutHead { bytes: 9 },
-        Action::CutAfter { bytes: 0 },
-        Action::ResetAfter { bytes: 10 },
-        Action::EndAfter { bytes: 0 },
-        Action::EndAfter { bytes: 10 },
-        Action::Silence,
-        Action::ContentType("application/yaml".to_owned()),
-        Action::Raw(vec![0xff; 1000]),
-        Action::Raw(b"<html>".to_vec()),
-        Action::BrokenFrame { after: 0 },
-        Action::EndlessPages { items: 0 },
+        FaultAction::status(500),
+        FaultAction::status(503),
+        FaultAction::status(403),
+        FaultAction::status(410),
+        FaultAction::ErrorEvent { code: 410, after: 0 },
+        FaultAction::ErrorEvent { code: 500, after: 0 },
+        FaultAction::CutHead { bytes: 9 },
+        FaultAction::CutAfter { bytes: 0 },
+        FaultAction::ResetAfter { bytes: 10 },
+        FaultAction::EndAfter { bytes: 0 },
+        FaultAction::EndAfter { bytes: 10 },
+        FaultAction::Silence,
+        FaultAction::ContentType("application/yaml".to_owned()),
+        FaultAction::Raw(vec![0xff; 1000]),
+        FaultAction::Raw(b"<html>".to_vec()),
+        FaultAction::BrokenFrame { after: 0 },
+        FaultAction::EndlessPages { items: 0 },
     ];
     let mut cluster = Cluster::new();
     let mut follower = cluster.follow(timing);
     follower.until_equal(&cluster);
     for fault in faults {
         cluster.server.forget_requests();
-        cluster.server.script(Rule::new(usize::MAX, fault.clone()).kind(Kind::Service));
+        cluster.server.script(FaultRule::new(usize::MAX, fault.clone()).kind(Kind::Service));
         cluster.server.cut();
-        follower.until("requests", |_| cluster.asked(Kind::Service, Form::Any).len() > 5);
-        let asked = cluster.asked(Kind::Service, Form::Any);
+        follower.until("requests", |_| cluster.asked(Kind::Service, RequestForm::Any).len() > 5);
+        let asked = cluster.asked(Kind::Service, RequestForm::Any);
         // reads of single malformed objects, by name: those of different objects follow each other
         let (of_all, by_name): (Vec<_>, Vec<_>) = asked.iter().partition(|request| request.namespace.is_empty());
         // the clock of two connections is not exact
-        let distant = |first: &Seen, second: &Seen| second.when - first.when >= pause * 9 / 10;
+        let distant = |first: &RecordedRequest, second: &RecordedRequest| second.when - first.when >= pause * 9 / 10;
         for pair in of_all.windows(2) {
             // pages of one list follow each other
             let is_page = pair[1].parameter("continue").is_some();
@@ -139,7 +139,7 @@ fn no_fault_is_a_busy_loop_and_every_one_passes() {
 /// One request per second in total, of all kinds and the writer of Events.
 fn a_server_that_is_not_there_is_asked_once_a_second() {
     let mut cluster = Cluster::new();
-    let times = How { timing: Timing::default(), client: client::Timing::default(), ..How::default() };
+    let times = How { timing: SourceTiming::default(), client: client::Timing::default(), ..How::default() };
     let mut follower = cluster.follow_by(times);
     follower.until_equal(&cluster);
     cluster.server.stop();
@@ -147,7 +147,7 @@ fn a_server_that_is_not_there_is_asked_once_a_second() {
     let (before, begun) = (cluster.attempts(), Instant::now());
     for number in 0..6 {
         let regarding = Regarding::Service(ObjectName::new("demo", "a"), None);
-        follower.recorder.record(Event::new(regarding, Level::Warning, "Outage", "Serve", &format!("{number}")));
+        follower.recorder.record(KubeEvent::new(regarding, Level::Warning, "Outage", "Serve", &format!("{number}")));
         follower.take_within(Duration::from_secs(1));
     }
     let (attempts, seconds) = (cluster.attempts() - before, begun.elapsed().as_secs_f64());
@@ -189,7 +189,7 @@ fn an_outage_is_no_reason_for_a_list() {
     follower.take_within(Duration::from_millis(300));
     for kind in LISTED {
         assert_eq!(cluster.lists(kind), 1, "{kind}\n{}", follower.log());
-        assert!(cluster.checks(kind) > 0, "{kind}\n{:#?}\n{}", cluster.asked(kind, Form::Any), follower.log());
+        assert!(cluster.checks(kind) > 0, "{kind}\n{:#?}\n{}", cluster.asked(kind, RequestForm::Any), follower.log());
     }
 }
 
@@ -222,7 +222,7 @@ fn what_changes_during_an_outage_is_no_reason_for_a_list() {
         follower.until_equal(&cluster);
     }
     // Watches end in time for lists that are to follow, and go on where none is.
-    follower.until("watches", |_| LISTED.iter().all(|kind| cluster.asked(*kind, Form::Watch).len() >= 3));
+    follower.until("watches", |_| LISTED.iter().all(|kind| cluster.asked(*kind, RequestForm::Watch).len() >= 3));
     follower.take_within(Duration::from_secs(2));
     for kind in LISTED {
         assert_eq!(cluster.lists(kind), 1, "{kind}\n{}", follower.log());
@@ -238,7 +238,7 @@ fn a_server_that_starts_anew_is_asked_by_one_kind() {
         forget_past(cluster);
         cluster.server.resume();
         // refused twice, a check, a watch that is too old, a list
-        &[Form::List, Form::List, Form::List, Form::Watch, Form::StreamingList]
+        &[RequestForm::List, RequestForm::List, RequestForm::List, RequestForm::Watch, RequestForm::StreamingList]
     });
 }
 
@@ -248,7 +248,7 @@ fn a_server_that_starts_anew_unseen_is_asked_by_one_kind() {
         cluster.server.cut();
         forget_past(cluster);
         // a watch is refused, then a check, which shows that the server is there; a watch that is too old, a list
-        &[Form::Watch, Form::List, Form::List, Form::Watch, Form::StreamingList]
+        &[RequestForm::Watch, RequestForm::List, RequestForm::List, RequestForm::Watch, RequestForm::StreamingList]
     });
 }
 
@@ -259,15 +259,15 @@ fn forget_past(cluster: &mut Cluster) {
     cluster.node();
     cluster.server.compact();
     cluster.server.forget_requests();
-    cluster.server.script(Rule::new(2, Action::status(403)));
+    cluster.server.script(FaultRule::new(2, FaultAction::status(403)));
 }
 
 /// Restarts the server in this way, three times, and expects these requests for Services, and a list of each other kind.
-fn starts_anew(mut restart: impl FnMut(&mut Cluster, &mut Follower) -> &'static [Form]) {
+fn starts_anew(mut restart: impl FnMut(&mut Cluster, &mut Follower) -> &'static [RequestForm]) {
     let mut cluster = Cluster::new();
     // So that there is time for changes before the first attempt, and for a version to be found too old.
-    let Timing { backoff, courtesy, verdict, .. } = Timing::default();
-    let timing = Timing { backoff, courtesy, verdict, ..quick() };
+    let SourceTiming { backoff, courtesy, verdict, .. } = SourceTiming::default();
+    let timing = SourceTiming { backoff, courtesy, verdict, ..quick() };
     let mut follower = cluster.follow(timing);
     follower.until_equal(&cluster);
     for _ in 0..3 {
@@ -277,9 +277,9 @@ fn starts_anew(mut restart: impl FnMut(&mut Cluster, &mut Follower) -> &'static 
         let wanted = restart(&mut cluster, &mut follower);
         follower.until_equal(&cluster);
         follower.until("watches", |_| cluster.server.watches() == KINDS.len());
-        let forms = |kind| cluster.asked(kind, Form::Any).iter().map(|seen| seen.form).collect::<Vec<_>>();
+        let forms = |kind| cluster.asked(kind, RequestForm::Any).iter().map(|seen| seen.form).collect::<Vec<_>>();
         for kind in [Kind::Node, Kind::EndpointSlice, Kind::ServiceCidr] {
-            assert_eq!(forms(kind), [Form::StreamingList], "{kind}\n{}", follower.log());
+            assert_eq!(forms(kind), [RequestForm::StreamingList], "{kind}\n{}", follower.log());
         }
         assert_eq!(forms(Kind::Service), wanted, "{}", follower.log());
     }
@@ -298,8 +298,8 @@ fn an_interruption_costs_a_watch_of_each_kind() {
         follower.until_equal(&cluster);
         follower.until("watches", |_| cluster.server.watches() == KINDS.len());
         for kind in KINDS {
-            let forms: Vec<_> = cluster.asked(kind, Form::Any).iter().map(|seen| seen.form).collect();
-            assert_eq!(forms, [Form::Watch], "{kind}\n{}", follower.log());
+            let forms: Vec<_> = cluster.asked(kind, RequestForm::Any).iter().map(|seen| seen.form).collect();
+            assert_eq!(forms, [RequestForm::Watch], "{kind}\n{}", follower.log());
         }
     }
 }
@@ -313,7 +313,7 @@ fn a_kind_that_is_refused_alone_holds_up_no_other() {
         cluster.server.stop();
         let attempts = cluster.attempts() + 6;
         follower.until("attempts", |_| cluster.attempts() >= attempts);
-        cluster.server.script(Rule::new(usize::MAX, Action::status(403)).kind(kind));
+        cluster.server.script(FaultRule::new(usize::MAX, FaultAction::status(403)).kind(kind));
         cluster.server.resume();
         follower.until("watches", |_| cluster.server.watches() == KINDS.len() - 1);
         cluster.server.clear();
@@ -328,16 +328,16 @@ fn a_kind_that_is_refused_alone_holds_up_no_other() {
 fn a_server_that_lags_is_waited_for() {
     let mut cluster = Cluster::new();
     // so that no check is due before the watch
-    let timing = Timing { lag_millis: 5000..6000, lag_check_millis: 500..600, ..quick() };
+    let timing = SourceTiming { lag_millis: 5000..6000, lag_check_millis: 500..600, ..quick() };
     let mut follower = cluster.follow(timing);
     follower.until_equal(&cluster);
-    let lags = Action::Status {
+    let lags = FaultAction::Status {
         code: 504,
         retry_after: None,
         body: Some("Too large resource version: 1009, current: 1007".to_owned()),
     };
     for kind in LISTED {
-        cluster.server.script(Rule::new(1, lags.clone()).kind(kind).form(Form::List));
+        cluster.server.script(FaultRule::new(1, lags.clone()).kind(kind).form(RequestForm::List));
     }
     cluster.server.stop();
     follower.until("trouble", |follower| LISTED.iter().all(|kind| !follower.fresh(*kind).connected));
@@ -348,7 +348,7 @@ fn a_server_that_lags_is_waited_for() {
     cluster.service("a");
     follower.until_equal(&cluster);
     follower.until("checks", |_| LISTED.iter().all(|kind| cluster.checks(*kind) >= 2));
-    follower.until("watches", |_| LISTED.iter().all(|kind| cluster.asked(*kind, Form::Watch).len() >= 2));
+    follower.until("watches", |_| LISTED.iter().all(|kind| cluster.asked(*kind, RequestForm::Watch).len() >= 2));
     for kind in LISTED {
         assert_eq!(cluster.lists(kind), 1, "{kind}\n{}", follower.log());
     }

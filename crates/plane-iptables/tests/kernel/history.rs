@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::machine::{Machine, assert_same, settle, wanted};
 use crate::wrapper::Wrapper;
 use ferry_api::object::Family;
-use ferry_conformance::history::{Step, steps};
+use ferry_conformance::history::{HistoryStep, steps};
 use ferry_conformance::{World, good};
 use ferry_kernel::iptables::Backend;
 use ferry_kernel::netns::Namespace;
@@ -60,7 +60,7 @@ fn step(
     wrapper: &Wrapper,
     engine: &mut IptablesEngine,
     world: &mut World,
-    step: &Step,
+    step: &HistoryStep,
     now: Instant,
 ) {
     if step.apply(world) {
@@ -68,20 +68,20 @@ fn step(
     }
     match step {
         // Killed, once, after the first section is committed.
-        Step::Busy => wrapper.fault("rm $FOLDER/fault-restore\nsed '/^COMMIT$/q' | $REAL \"$@\"\nkill -9 $$\n"),
-        Step::HalfWay(..) => wrapper.fault(FAILS_AFTER_FIRST_SECTION),
-        Step::Lose(index) => {
+        HistoryStep::Busy => wrapper.fault("rm $FOLDER/fault-restore\nsed '/^COMMIT$/q' | $REAL \"$@\"\nkill -9 $$\n"),
+        HistoryStep::HalfWay(..) => wrapper.fault(FAILS_AFTER_FIRST_SECTION),
+        HistoryStep::Lose(index) => {
             let objects = wanted(engine);
             if let Some(object) = objects.get(index % objects.len().max(1)) {
                 lose(machine, object);
             }
         }
-        Step::Sync => drop(engine.sync(now)),
+        HistoryStep::Sync => drop(engine.sync(now)),
         _ => drop(engine.tend(now)),
     }
 }
 
-fn run_through(backend: Backend, family: Family, history: &[Step]) {
+fn run_through(backend: Backend, family: Family, history: &[HistoryStep]) {
     let namespace = || Namespace::new().expect("root and CAP_SYS_ADMIN are needed");
     let mut world = World::new(family, Profile::IPTABLES);
     let ended = namespace()

@@ -141,7 +141,7 @@ fn pass(reports: &FlowReports, table: &mut Fake<'_>) -> (Result<(), PassError>, 
 
 fn pass_by(
     reports: &FlowReports,
-    rules: Rules,
+    rules: FlowRules,
     table: &mut Fake<'_>,
     unanswered: &mut Unanswered,
     work: impl FnOnce(&mut CleanerPass<'_>) -> Result<(), PassError>,

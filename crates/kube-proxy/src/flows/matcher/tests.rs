@@ -1,7 +1,7 @@
 use ferry_kernel::conntrack::{Status, Tuple};
 use ferry_model::FlowRule;
 
-use super::super::queue::{AGAIN, Queue, SyncRules};
+use super::super::queue::{AGAIN, FlowQueue, SyncRules};
 use super::*;
 
 fn address(text: &str) -> SocketAddr {
@@ -45,7 +45,7 @@ fn vip(text: &str) -> FrontendAddr {
     FrontendAddr::Vip(address(text).ip(), address(text).port())
 }
 
-fn rules(node_ports: &NodePortAddresses, rules: &[(Protocol, FrontendAddr, RightFlows)]) -> Rules {
+fn rules(node_ports: &NodePortAddresses, rules: &[(Protocol, FrontendAddr, RightFlows)]) -> FlowRules {
     let mut sync = SyncRules::default();
     sync.add(rules.iter().map(|(protocol, at, right)| FlowRule {
         protocol: *protocol,
@@ -53,7 +53,7 @@ fn rules(node_ports: &NodePortAddresses, rules: &[(Protocol, FrontendAddr, Right
         right: right.clone(),
         due: true,
     }));
-    let (mut queue, now) = (Queue::default(), std::time::Instant::now());
+    let (mut queue, now) = (FlowQueue::default(), std::time::Instant::now());
     queue.serve_node_ports(node_ports, false);
     queue.offer(sync, now);
     queue.take(now);
@@ -63,7 +63,7 @@ fn rules(node_ports: &NodePortAddresses, rules: &[(Protocol, FrontendAddr, Right
 
 const LOCAL: &[&str] = &["192.0.2.1", "192.0.2.2"];
 
-fn matcher(protocol: Protocol, rules: &Rules) -> Matcher {
+fn matcher(protocol: Protocol, rules: &FlowRules) -> Matcher {
     let local: Vec<IpAddr> = LOCAL.iter().map(|text| text.parse().unwrap()).collect();
     Matcher::new((Family::V4, protocol), rules, (&local, &ReplyOwner::Endpoint.into()), Patience::FirstCheck)
 }
@@ -135,7 +135,7 @@ fn an_address_with_the_number_of_a_node_port_decides() {
 
 #[test]
 fn an_answer_that_may_be_on_its_way_is_waited_for_once() {
-    let (mut queue, now, mut sync) = (Queue::default(), std::time::Instant::now(), SyncRules::default());
+    let (mut queue, now, mut sync) = (FlowQueue::default(), std::time::Instant::now(), SyncRules::default());
     sync.add([FlowRule { protocol: Protocol::Udp, at: vip("10.96.0.1:53"), right: to(&["10.1.0.1:53"]), due: true }]);
     queue.offer(sync, now);
     let asked = udp("10.96.0.1:53", "10.1.0.2:53");
@@ -187,7 +187,7 @@ fn many_endpoints_are_looked_up_as_few_are() {
         }
         assert!(matcher.is_wrong(&udp("203.0.113.1:53", "203.0.113.1:53")));
         assert!(!matcher.is_wrong(&udp("203.0.113.2:53", "203.0.113.2:53")), "packets pass by");
-        if let Some(Rule { right: Right::Among { endpoints, .. }, .. }) = matcher.ports.get(&30053) {
+        if let Some(FrontendRule { right: Right::Among { endpoints, .. }, .. }) = matcher.ports.get(&30053) {
             assert_eq!(Rc::strong_count(endpoints), 4, "one set for frontends of one port");
         }
     }
@@ -281,7 +281,7 @@ fn node_ports_leave_the_local_addresses_that_are_not_listed() {
             let mut sync = SyncRules::default();
             sync.add([FlowRule { protocol, at: FrontendAddr::NodePort(30053), right: right.clone(), due: true }]);
             sync.leave_addresses();
-            let (mut queue, now) = (Queue::default(), std::time::Instant::now());
+            let (mut queue, now) = (FlowQueue::default(), std::time::Instant::now());
             queue.serve_node_ports(&node_ports, false);
             queue.offer(sync, now);
             queue.take(now);
@@ -374,7 +374,7 @@ fn a_first_packet_on_its_way_to_a_listener_of_tcp_keeps_its_entry() {
     for patience in [Patience::FirstCheck, Patience::None] {
         let matcher = Matcher::new((Family::V4, Protocol::Tcp), &rules, (&local, &replies), patience);
         let of = |answers_from| entry(Protocol::Tcp, "192.0.2.1:4000", at, answers_from);
-        assert_eq!(matcher.judge(&of("192.0.2.1:64083")), Verdict::Right, "{patience:?}");
-        assert_eq!(matcher.judge(&of(at)), Verdict::Stale, "nobody has translated it, {patience:?}");
+        assert_eq!(matcher.judge(&of("192.0.2.1:64083")), FlowMatch::Right, "{patience:?}");
+        assert_eq!(matcher.judge(&of(at)), FlowMatch::Stale, "nobody has translated it, {patience:?}");
     }
 }

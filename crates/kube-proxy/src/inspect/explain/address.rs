@@ -10,25 +10,25 @@ use ferry_model::{
     origin,
 };
 
-use super::known::Known;
+use super::known::KnownState;
 use super::service::{action_text, in_one_family, kind_text, policy_field, port_names};
 use super::tree::{Explanation, Fact};
 use super::unserved;
 use crate::core::{FamilyView, has_address};
-use crate::inspect::connection::{Connection, Destination};
+use crate::inspect::connection::{Connection, TransportAddress};
 
 /// Services that a problem names as losers of an address: thousands may claim one.
 const NAMED: usize = 5;
 
 /// The frontend at an address.
-struct Served {
+struct AddressFrontend {
     service: ObjectName,
     port: PortState,
     frontend: Frontend,
 }
 
 /// Explains who serves an address and port.
-pub(super) fn explain(known: &Known<'_>, to: &Destination, answer: &mut Explanation) {
+pub(super) fn explain(known: &KnownState<'_>, to: &TransportAddress, answer: &mut Explanation) {
     let family = Family::of(to.at.ip());
     let Some(in_family) = &known.view.family(family) else {
         answer.problem(unserved(family));
@@ -44,7 +44,7 @@ pub(super) fn explain(known: &Known<'_>, to: &Destination, answer: &mut Explanat
 }
 
 /// Explains what happens to a connection.
-pub(super) fn explain_connection(known: &Known<'_>, connection: &Connection, answer: &mut Explanation) {
+pub(super) fn explain_connection(known: &KnownState<'_>, connection: &Connection, answer: &mut Explanation) {
     let (to, client) = (&connection.to, connection.client);
     let family = Family::of(client);
     let Some(in_family) = &known.view.family(family) else {
@@ -102,7 +102,7 @@ fn origin_text(packet: &Packet, in_family: &FamilyView<'_>) -> (&'static str, St
 }
 
 /// The frontend at this address, or the node port of this number if the address serves node ports.
-fn served(known: &Known<'_>, in_family: &FamilyView<'_>, to: &Destination) -> Option<Served> {
+fn served(known: &KnownState<'_>, in_family: &FamilyView<'_>, to: &TransportAddress) -> Option<AddressFrontend> {
     let (address, port) = (to.at.ip(), to.at.port());
     let at = |wanted: FrontendAddr| {
         let service = known.store().claims().owner(in_family.family, wanted, to.protocol)?;
@@ -110,7 +110,7 @@ fn served(known: &Known<'_>, in_family: &FamilyView<'_>, to: &Destination) -> Op
         let ports = state.ports.into_iter().filter(|of| of.protocol == to.protocol);
         let mut found = ports.filter_map(|port| {
             let frontend = port.frontends.iter().find(|frontend| frontend.at == wanted)?.clone();
-            Some(Served { service: service.clone(), port, frontend })
+            Some(AddressFrontend { service: service.clone(), port, frontend })
         });
         found.next()
     };
@@ -119,23 +119,23 @@ fn served(known: &Known<'_>, in_family: &FamilyView<'_>, to: &Destination) -> Op
 }
 
 /// True if node ports are served at an address.
-fn serves_node_ports(known: &Known<'_>, in_family: &FamilyView<'_>, address: IpAddr) -> bool {
+fn serves_node_ports(known: &KnownState<'_>, in_family: &FamilyView<'_>, address: IpAddr) -> bool {
     match &in_family.base.node_ports {
         NodePortAddresses::All => known.view.addresses.contains(&address),
         NodePortAddresses::Only(addresses) => addresses.contains(&address),
     }
 }
 
-fn claim_text(to: &Destination, served: &Served) -> String {
-    let Served { service, port, frontend } = served;
+fn claim_text(to: &TransportAddress, served: &AddressFrontend) -> String {
+    let AddressFrontend { service, port, frontend } = served;
     let name = if port.name.is_empty() { String::new() } else { format!(" port {}", port.name) };
     format!("{to} is a {} of Service {service}{name}", kind_text(frontend.kind))
 }
 
 fn explain_service(
-    known: &Known<'_>,
+    known: &KnownState<'_>,
     in_family: &FamilyView<'_>,
-    (to, served): (&Destination, &Served),
+    (to, served): (&TransportAddress, &AddressFrontend),
     answer: &mut Explanation,
 ) {
     report_losers(known, in_family, (to, served), answer);
@@ -149,9 +149,9 @@ fn explain_service(
 /// Reports the Services that claim the same address, port and protocol and lost it: a client that means one of them
 /// reaches the endpoints of the owner.
 fn report_losers(
-    known: &Known<'_>,
+    known: &KnownState<'_>,
     in_family: &FamilyView<'_>,
-    (to, served): (&Destination, &Served),
+    (to, served): (&TransportAddress, &AddressFrontend),
     answer: &mut Explanation,
 ) {
     let (family, owner) = (in_family.family, &served.service);
@@ -181,7 +181,7 @@ fn report_losers(
 }
 
 /// No frontend is there: whose address it is, and with which ports.
-fn nobody(known: &Known<'_>, in_family: &FamilyView<'_>, to: &Destination, answer: &mut Explanation) {
+fn nobody(known: &KnownState<'_>, in_family: &FamilyView<'_>, to: &TransportAddress, answer: &mut Explanation) {
     let address = to.at.ip();
     let mut found = false;
     for name in known.store().service_names() {

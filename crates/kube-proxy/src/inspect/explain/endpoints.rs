@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_model::{Action, EndpointReasons, PortReasons, PortState, Scope, Unused};
 
-use super::known::Known;
+use super::known::KnownState;
 use super::tree::{Explanation, Fact};
 use crate::core::FamilyView;
 
@@ -105,7 +105,7 @@ fn reason(scope: Scope, unused: Unused, reasons: &EndpointReasons<'_>, known: &F
 
 /// Why a port has no usable endpoint, or none for traffic under policy Local.
 pub(super) fn problems(
-    known: &Known<'_>,
+    known: &KnownState<'_>,
     in_family: &FamilyView<'_>,
     (service, port, state): (&ObjectName, &PortReasons<'_>, &PortState),
     answer: &mut Explanation,
@@ -136,7 +136,7 @@ pub(super) fn port_name(port: &PortReasons<'_>) -> String {
 }
 
 /// No slice of the family has the label with the Service's name, or has ports.
-fn without_slice(known: &Known<'_>, service: &ObjectName) -> String {
+fn without_slice(known: &KnownState<'_>, service: &ObjectName) -> String {
     let label = format!("no EndpointSlice with ports has the label kubernetes.io/service-name={}", service.name());
     let prefix = format!("{}-", service.name());
     let mut others = known.store().slices_without_service();

@@ -8,7 +8,7 @@ use crate::core::{FamilyView, View};
 
 /// The input of an explanation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known<'a> {
+pub(super) struct KnownState<'a> {
     pub(super) view: View<'a>,
     /// units in quarantine
     quarantined: &'a [Quarantined],
@@ -22,9 +22,9 @@ pub(super) struct Resolved<'a> {
     pub(super) ports: Vec<PortReasons<'a>>,
 }
 
-// === impl Known ===
+// === impl KnownState ===
 
-impl<'a> Known<'a> {
+impl<'a> KnownState<'a> {
     pub(super) fn new(view: View<'a>, quarantined: &'a [Quarantined]) -> Self {
         Self { view, quarantined }
     }

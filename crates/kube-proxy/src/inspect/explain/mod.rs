@@ -17,11 +17,11 @@ mod tree;
 
 use ferry_api::object::Family;
 
-use self::known::Known;
+use self::known::KnownState;
 pub use self::question::{Question, service_name};
 pub use self::tree::{Explanation, Fact};
 use super::desired::{InspectedNode, desired};
-use super::objects::Objects;
+use super::objects::ListedObjects;
 use crate::control::Quarantined;
 use crate::core::View;
 use crate::planes::Plane;
@@ -45,7 +45,7 @@ pub struct ExplainRequest<'a> {
 ///
 /// # Errors
 /// If this build lacks the mode, the objects a Service that is asked about, or what [`desired`] needs.
-pub fn explain(objects: Objects, request: &ExplainRequest<'_>) -> anyhow::Result<String> {
+pub fn explain(objects: ListedObjects, request: &ExplainRequest<'_>) -> anyhow::Result<String> {
     let ExplainRequest { node, question, quarantined, json, colours } = request;
     let profile = Plane::named(node.config.configured_mode())?.offline(node.config).profile;
     let desired = desired(objects, node, profile)?;
@@ -58,7 +58,7 @@ pub fn explain(objects: Objects, request: &ExplainRequest<'_>) -> anyhow::Result
 /// # Errors
 /// If the objects lack the Service or the port of the question.
 pub fn explanation(view: View<'_>, question: &Question, quarantined: &[Quarantined]) -> anyhow::Result<Explanation> {
-    let known = &Known::new(view, quarantined);
+    let known = &KnownState::new(view, quarantined);
     let mut answer = Explanation::new(question.to_string());
     known.quarantined_base().for_each(|one| answer.problem(refused_text("what all Services share", one)));
     match question {
@@ -116,7 +116,7 @@ mod tests {
             missing_schedulers: PerFamily::default(),
         };
         let objects = objects.iter().map(|text| decode_object(text).unwrap()).collect();
-        let objects = Objects::of_running(objects, true);
+        let objects = ListedObjects::of_running(objects, true);
         let question = question.parse().unwrap();
         explain(objects, &ExplainRequest { node, question, quarantined, json: false, colours: false }).unwrap()
     }

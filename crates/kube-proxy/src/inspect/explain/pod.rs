@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use ferry_api::object::{EndpointSlice, Family};
 
 use super::endpoints::{line, port_name, scopes};
-use super::known::Known;
+use super::known::KnownState;
 use super::tree::{Explanation, Fact};
 use super::{refused_text, unserved};
 
 /// Explains where an address is an endpoint, and why it is used there or not.
-pub(super) fn explain(known: &Known<'_>, address: IpAddr, answer: &mut Explanation) {
+pub(super) fn explain(known: &KnownState<'_>, address: IpAddr, answer: &mut Explanation) {
     let family = Family::of(address);
     let Some(in_family) = &known.view.family(family) else {
         answer.problem(unserved(family));

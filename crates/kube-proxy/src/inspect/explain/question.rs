@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow, bail};
 use ferry_api::object::ObjectName;
 use ferry_api::wire::address::parse_ip;
 
-use crate::inspect::connection::{Connection, Destination};
+use crate::inspect::connection::{Connection, TransportAddress};
 
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Question {
     /// about a pod, by its address
     Pod(IpAddr),
     /// about an address and port
-    Address(Destination),
+    Address(TransportAddress),
     /// about a connection
     Connection(Connection),
 }

@@ -7,7 +7,7 @@ use ferry_model::{
 };
 
 use super::endpoints::{self, port_name, scopes};
-use super::known::{Known, Resolved};
+use super::known::{KnownState, Resolved};
 use super::refused_text;
 use super::tree::{Explanation, Fact};
 use crate::core::FamilyView;
@@ -21,7 +21,7 @@ const UNDETECTED: &str = "set clusterCIDR, or another detectLocalMode, in the co
 /// # Errors
 /// If there is no such Service or port.
 pub(super) fn explain(
-    known: &Known<'_>,
+    known: &KnownState<'_>,
     name: &ObjectName,
     port: Option<&str>,
     answer: &mut Explanation,
@@ -61,7 +61,7 @@ pub(super) fn port_names(service: &Service) -> String {
 
 /// The ports of a Service that are asked about.
 pub(super) fn in_one_family(
-    known: &Known<'_>,
+    known: &KnownState<'_>,
     in_family: &FamilyView<'_>,
     service: &Service,
     wanted: &dyn Fn(&PortReasons<'_>) -> bool,

@@ -18,7 +18,7 @@ use super::comparison::{self, Comparison};
 use super::connection::Connection;
 use super::desired::{InspectedNode, desired};
 use super::engines::each_family;
-use super::objects::Objects;
+use super::objects::ListedObjects;
 use crate::planes::Plane;
 use crate::platform::{self, PacketEnd, WatchLimits, WatchedFlow};
 
@@ -72,7 +72,7 @@ struct Repair {
 /// # Errors
 /// If this build lacks the mode, its objects can't be read from outside, it can't be used here for the connection's family, or the objects
 /// lack what [`desired`] needs.
-pub fn trace(objects: Objects, request: &TraceRequest<'_>) -> anyhow::Result<Comparison> {
+pub fn trace(objects: ListedObjects, request: &TraceRequest<'_>) -> anyhow::Result<Comparison> {
     let TraceRequest { node, connection, live, json, colours } = request;
     let plane = Plane::named(node.config.configured_mode())?;
     let profile = plane.offline(node.config).profile;

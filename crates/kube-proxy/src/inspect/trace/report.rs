@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::entries::ConntrackEntries;
 use super::{Answers, Repair};
-use crate::inspect::comparison::{self, Lines};
+use crate::inspect::comparison::{self, TextLines};
 use crate::inspect::connection::Connection;
 use crate::platform::{ClientFlow, PacketEnd, WatchedFlow, WatchedPacket};
 
@@ -21,9 +21,9 @@ const WAYS: usize = 8;
 const INDENT: &str = "  ";
 
 /// For people: both verdicts, stale conntrack entries, the repair, the fate of real packets, and the way.
-pub(super) fn lines(connection: &Connection, answers: &Answers) -> Lines {
+pub(super) fn lines(connection: &Connection, answers: &Answers) -> TextLines {
     let Answers { traced, expected, repair, conntrack, live, .. } = answers;
-    let mut lines = Lines::default();
+    let mut lines = TextLines::default();
     lines.add(&format!("{connection}: {}", traced.verdict));
     match repair {
         None => lines.add("the model decides the same"),
@@ -46,7 +46,7 @@ pub(super) fn lines(connection: &Connection, answers: &Answers) -> Lines {
 }
 
 /// The ways of the packet, by each random choice.
-fn ways(paths: &[(PacketPath, Verdict)], lines: &mut Lines) {
+fn ways(paths: &[(PacketPath, Verdict)], lines: &mut TextLines) {
     let mut before: &[PathStep] = &[];
     for (index, (path, end)) in paths.iter().take(WAYS).enumerate() {
         let now = path.steps();
@@ -82,7 +82,7 @@ fn repairs(Repair { here, elsewhere }: &Repair) -> String {
 }
 
 /// The client's conntrack entries, stale ones first.
-fn entries(connection: &Connection, read: &Result<ConntrackEntries, String>, lines: &mut Lines) {
+fn entries(connection: &Connection, read: &Result<ConntrackEntries, String>, lines: &mut TextLines) {
     let ConntrackEntries { stale, serving, other } = match read {
         Ok(entries) => entries,
         Err(error) => {
@@ -123,7 +123,7 @@ fn stale_text(connection: &Connection, ClientFlow { client_port, flow }: &Client
 }
 
 /// Where real packets ended, one line for each place; a problem if not all went on that should.
-fn fates(live: &WatchedFlow, is_problem: bool, lines: &mut Lines) {
+fn fates(live: &WatchedFlow, is_problem: bool, lines: &mut TextLines) {
     if live.packets.is_empty() {
         let text = "live: no such packet has come; over TCP and SCTP only those that open a connection count";
         return lines.line(text, is_problem);

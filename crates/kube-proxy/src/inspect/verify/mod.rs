@@ -18,7 +18,7 @@ use self::expected::Expected;
 use super::comparison::{self, Comparison};
 use super::desired::{InspectedNode, desired};
 use super::engines::each_family;
-use super::objects::Objects;
+use super::objects::ListedObjects;
 use crate::core::FamilyView;
 use crate::planes::Plane;
 
@@ -75,7 +75,7 @@ struct Difference {
 /// # Errors
 /// If this build lacks the mode, its objects can't be read from outside, it can't be used here for any family, or the objects lack what
 /// [`desired`] needs.
-pub fn verify(objects: Objects, request: &VerifyRequest<'_>) -> anyhow::Result<Comparison> {
+pub fn verify(objects: ListedObjects, request: &VerifyRequest<'_>) -> anyhow::Result<Comparison> {
     let VerifyRequest { node, sample, json, colours } = request;
     let plane = Plane::named(node.config.configured_mode())?;
     let profile = plane.offline(node.config).profile;

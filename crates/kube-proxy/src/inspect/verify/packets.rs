@@ -20,7 +20,7 @@ const SOME_INTERFACE: &str = "";
 
 /// A source of packets; without an interface the node itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Source {
+struct PacketSource {
     address: IpAddr,
     interface: Option<String>,
 }
@@ -33,7 +33,7 @@ pub(super) fn of(state: &ServiceState, in_family: &FamilyView<'_>, addresses: &[
     let mut packets = Vec::new();
     for port in &state.ports {
         for frontend in &port.frontends {
-            let sources: Vec<Source> = common
+            let sources: Vec<PacketSource> = common
                 .iter()
                 .cloned()
                 .chain(of_endpoints(port, in_family, &local))
@@ -50,7 +50,7 @@ pub(super) fn of(state: &ServiceState, in_family: &FamilyView<'_>, addresses: &[
     packets
 }
 
-fn packet(from: &Source, (destination, port): (IpAddr, u16), protocol: Protocol, local: &[IpAddr]) -> Packet {
+fn packet(from: &PacketSource, (destination, port): (IpAddr, u16), protocol: Protocol, local: &[IpAddr]) -> Packet {
     let is_local = |address: IpAddr| address.is_loopback() || local.contains(&address);
     Packet {
         source: from.address,
@@ -64,7 +64,7 @@ fn packet(from: &Source, (destination, port): (IpAddr, u16), protocol: Protocol,
 }
 
 /// The sources that are the same for every frontend.
-fn common(in_family: &FamilyView<'_>, local: &[IpAddr]) -> Vec<Source> {
+fn common(in_family: &FamilyView<'_>, local: &[IpAddr]) -> Vec<PacketSource> {
     let (v4, v6) = ELSEWHERE;
     let elsewhere = match in_family.family {
         Family::V4 => v4.into(),
@@ -72,17 +72,19 @@ fn common(in_family: &FamilyView<'_>, local: &[IpAddr]) -> Vec<Source> {
     };
     let others = local.iter().copied().filter(|address| !address.is_loopback());
     let node = in_family.context.node_ip.into_iter().chain(others).find(|address| local.contains(address));
-    let node = node.map(|address| Source { address, interface: None });
+    let node = node.map(|address| PacketSource { address, interface: None });
     let pod = in_family.context.local.as_ref().map(|detector| match detector {
         LocalDetector::Cidr(range) => from_outside(range.broadcast()),
-        LocalDetector::Bridge(name) => Source { address: elsewhere, interface: Some(name.clone()) },
-        LocalDetector::InterfacePrefix(prefix) => Source { address: elsewhere, interface: Some(format!("{prefix}0")) },
+        LocalDetector::Bridge(name) => PacketSource { address: elsewhere, interface: Some(name.clone()) },
+        LocalDetector::InterfacePrefix(prefix) => {
+            PacketSource { address: elsewhere, interface: Some(format!("{prefix}0")) }
+        }
     });
     node.into_iter().chain(pod).chain([from_outside(elsewhere)]).collect()
 }
 
 /// The sources that are endpoints of the port: a connection of an endpoint to itself (hairpin) is masqueraded.
-fn of_endpoints(port: &PortState, in_family: &FamilyView<'_>, local: &[IpAddr]) -> Vec<Source> {
+fn of_endpoints(port: &PortState, in_family: &FamilyView<'_>, local: &[IpAddr]) -> Vec<PacketSource> {
     let interface = match &in_family.context.local {
         Some(LocalDetector::Bridge(name)) => name.clone(),
         Some(LocalDetector::InterfacePrefix(prefix)) => format!("{prefix}0"),
@@ -92,12 +94,12 @@ fn of_endpoints(port: &PortState, in_family: &FamilyView<'_>, local: &[IpAddr]) 
     addresses.sort_unstable();
     addresses.dedup();
     let source =
-        |address: IpAddr| Source { address, interface: (!local.contains(&address)).then(|| interface.clone()) };
+        |address: IpAddr| PacketSource { address, interface: (!local.contains(&address)).then(|| interface.clone()) };
     addresses.into_iter().take(ENDPOINTS).map(source).collect()
 }
 
 /// The first and the last address of each source range.
-fn of_ranges(frontend: &Frontend) -> Vec<Source> {
+fn of_ranges(frontend: &Frontend) -> Vec<PacketSource> {
     let ends = |range: &IpNet| [range.network(), range.broadcast()].map(from_outside);
     match &frontend.sources {
         SourceRanges::Any => Vec::new(),
@@ -105,8 +107,8 @@ fn of_ranges(frontend: &Frontend) -> Vec<Source> {
     }
 }
 
-fn from_outside(address: IpAddr) -> Source {
-    Source { address, interface: Some(SOME_INTERFACE.to_owned()) }
+fn from_outside(address: IpAddr) -> PacketSource {
+    PacketSource { address, interface: Some(SOME_INTERFACE.to_owned()) }
 }
 
 /// The addresses and ports of a frontend, and the port beside it.

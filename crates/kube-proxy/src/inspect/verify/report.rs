@@ -8,7 +8,7 @@ use ferry_plane::Batch;
 use serde_json::{Value, json};
 
 use super::{Compared, Difference, Differing};
-use crate::inspect::comparison::{self, Lines};
+use crate::inspect::comparison::{self, TextLines};
 
 /// Services that are printed for people.
 const SERVICES: usize = 20;
@@ -16,8 +16,8 @@ const SERVICES: usize = 20;
 const OPERATIONS: usize = 5;
 
 /// One family for people.
-pub(super) fn lines(compared: &Compared) -> Lines {
-    let mut lines = Lines::default();
+pub(super) fn lines(compared: &Compared) -> TextLines {
+    let mut lines = TextLines::default();
     lines.line(&summary(compared), !compared.differing.is_empty());
     shared(compared, &mut lines);
     services(compared, &mut lines);
@@ -35,7 +35,7 @@ fn summary(compared: &Compared) -> String {
 }
 
 /// The repair of the objects that all Services share, which comes first: without them each Service differs.
-fn shared(Compared { shared, missing_container, .. }: &Compared, lines: &mut Lines) {
+fn shared(Compared { shared, missing_container, .. }: &Compared, lines: &mut TextLines) {
     let Batch { create, replace, delete } = shared;
     if let Some(container) = missing_container {
         lines.problem(&format!(
@@ -49,7 +49,7 @@ fn shared(Compared { shared, missing_container, .. }: &Compared, lines: &mut Lin
     }
 }
 
-fn services(compared: &Compared, lines: &mut Lines) {
+fn services(compared: &Compared, lines: &mut TextLines) {
     for (name, Differing { packets, examples, repair }) in compared.differing.iter().take(SERVICES) {
         lines.problem(&format!("  service {name}: {packets} packets"));
         for difference in examples {

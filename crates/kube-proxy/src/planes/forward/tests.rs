@@ -11,7 +11,7 @@ use super::*;
 
 /// A watch, and what it reports.
 struct Bench {
-    watch: Watch,
+    watch: ForwardWatch,
     reports: Receiver<Input>,
 }
 
@@ -38,15 +38,15 @@ fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
 impl Bench {
     fn new(writes: bool) -> Self {
         let (inputs, reports) = sync_channel(16);
-        let watch = Watch {
+        let watch = ForwardWatch {
             chains: ForwardChains::open(COMMENT).unwrap(),
             traffic: Traffic::Translated,
             writes,
             families: Family::ALL.to_vec(),
             inputs,
             generation: None,
-            nft: Findings::new("nf_tables"),
-            legacy: Findings::new("legacy tables"),
+            nft: ForwardFindings::new("nf_tables"),
+            legacy: ForwardFindings::new("legacy tables"),
             reported: BTreeMap::new(),
         };
         Self { watch, reports }
@@ -169,7 +169,7 @@ fn readings_take_a_ten_thousandth_of_the_time_in_the_long_run() {
         (Duration::from_secs(1), PERIOD, [60, 60, 60]),
         (Duration::ZERO, PERIOD * 1000, [60, 60, 60]),
     ] {
-        let mut findings = Findings::new("nf_tables");
+        let mut findings = ForwardFindings::new("nf_tables");
         let pauses_now = pauses.map(|_| {
             findings.pause(took, least);
             findings.due.saturating_duration_since(Instant::now()).as_secs_f64().round()
@@ -180,7 +180,7 @@ fn readings_take_a_ten_thousandth_of_the_time_in_the_long_run() {
 
 #[test]
 fn failures_are_logged_once() {
-    let mut findings = Findings::new("legacy tables");
+    let mut findings = ForwardFindings::new("legacy tables");
     let mut log = |error: Option<&'static str>| {
         let read = error.map_or(Ok(()), |text| Err(io::Error::other(text)));
         let text = crate::logging::logged(0, || assert_eq!(findings.log_failure(read), error.is_none()));

@@ -10,7 +10,7 @@ use ferry_plane_userspace::is_gate;
 
 use super::Tried;
 use super::serving;
-use crate::planes::{Established, Opened, Opening, Part, Rendering, RetireError, Retirement, RuleDomain};
+use crate::planes::{Established, Opened, Opening, RenderedPart, Rendering, RetireError, Retirement, RuleDomain};
 use crate::platform;
 use crate::threads::STACK_BYTES;
 
@@ -54,7 +54,7 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
     Ok(Tried { families, shared, domains: OWN, profile: Profile::USERSPACE_BIND, at_end: Box::new(|| {}) })
 }
 
-pub(super) fn render(rendering: &Rendering<'_>) -> Vec<Part> {
+pub(super) fn render(rendering: &Rendering<'_>) -> Vec<RenderedPart> {
     let (mut routes, mut listeners) = (String::new(), Vec::new());
     for (family, desired) in rendering.families {
         let objects = desired.compiled(&Binding::new(*family, true));
@@ -62,8 +62,8 @@ pub(super) fn render(rendering: &Rendering<'_>) -> Vec<Part> {
         listeners.push(bind::render::objects(&objects));
     }
     vec![
-        Part { name: "routes", loader: Some("ip -batch -"), text: routes },
-        Part { name: "listeners", loader: None, text: listeners.join("\n") },
+        RenderedPart { name: "routes", loader: Some("ip -batch -"), text: routes },
+        RenderedPart { name: "listeners", loader: None, text: listeners.join("\n") },
     ]
 }
 

@@ -6,7 +6,7 @@ use ferry_plane::{Delta, Kernel as _, Served, SyncEngine};
 use ferry_plane_userspace::bind::{self, Binding, ServiceAddresses};
 
 use super::{MODE, Tried, serving};
-use crate::planes::{Opened, Opening, Part, Rendering, RetireError, Retirement, RuleDomain};
+use crate::planes::{Opened, Opening, RenderedPart, Rendering, RetireError, Retirement, RuleDomain};
 use crate::platform::{self, ServiceInterfaces};
 
 /// The addresses of this mode.
@@ -47,11 +47,11 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
     Ok(Tried { families, shared, domains: OWN, profile: Profile::USERSPACE_BIND, at_end })
 }
 
-pub(super) fn render(rendering: &Rendering<'_>) -> Vec<Part> {
+pub(super) fn render(rendering: &Rendering<'_>) -> Vec<RenderedPart> {
     let objects =
         |(family, desired): &(Family, Delta)| bind::render::objects(&desired.compiled(&Binding::new(*family, true)));
     let texts: Vec<String> = rendering.families.iter().map(objects).collect();
-    vec![Part { name: "listeners", loader: None, text: texts.join("\n") }]
+    vec![RenderedPart { name: "listeners", loader: None, text: texts.join("\n") }]
 }
 
 /// Removes the addresses at the end of the program.

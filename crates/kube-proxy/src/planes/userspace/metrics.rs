@@ -11,7 +11,7 @@ use ferry_plane_userspace::{EndpointReading, PortReading, Readings, Totals};
 use prometheus::{IntCounterVec, IntGaugeVec, Registry};
 
 use crate::metrics::MetricKind::{Counter, Gauge, Histogram};
-use crate::metrics::Row;
+use crate::metrics::MetricRow;
 use crate::metrics::mode::{FAILURES, ModeMetrics, catch_up};
 use crate::metrics::row::row;
 
@@ -20,13 +20,13 @@ pub(super) struct UserspaceMetrics {
     readings: Readings,
     /// named as upstream's, where alerts look
     failures: IntCounterVec,
-    of_port: Vec<(&'static PortSeries, Series)>,
-    of_endpoint: Vec<(&'static EndpointSeries, Series)>,
+    of_port: Vec<(&'static PortSeries, MetricVector)>,
+    of_endpoint: Vec<(&'static EndpointSeries, MetricVector)>,
     of_all: Vec<(&'static TotalSeries, IntCounterVec)>,
 }
 
 /// The vector of a row.
-enum Series {
+enum MetricVector {
     Counter(IntCounterVec),
     Gauge(IntGaugeVec),
 }
@@ -36,19 +36,19 @@ type Shown = (Option<&'static str>, u64);
 
 /// A row with what it shows of a service port; the values of further labels come with the numbers.
 struct PortSeries {
-    row: Row,
+    row: MetricRow,
     read: fn(&PortReading) -> Vec<Shown>,
 }
 
 /// A row with what it shows of an endpoint.
 struct EndpointSeries {
-    row: Row,
+    row: MetricRow,
     read: fn(&EndpointReading) -> Vec<Shown>,
 }
 
 /// A row with what it shows of the whole relay.
 struct TotalSeries {
-    row: Row,
+    row: MetricRow,
     read: fn(&Totals) -> u64,
 }
 
@@ -58,86 +58,87 @@ const PORT_DIRECTION: &[&str] = &["ip_family", "namespace", "service", "port", "
 const ENDPOINT: &[&str] = &["ip_family", "namespace", "service", "port", "protocol", "endpoint"];
 const ENDPOINT_DIRECTION: &[&str] = &["ip_family", "namespace", "service", "port", "protocol", "endpoint", "direction"];
 
-const WAY: Row = row("kubeproxy_userspace_way", Gauge, &["way"], "1 for the way in which traffic reaches the proxy");
-const CONNECTIONS: Row = row(
+const WAY: MetricRow =
+    row("kubeproxy_userspace_way", Gauge, &["way"], "1 for the way in which traffic reaches the proxy");
+const CONNECTIONS: MetricRow = row(
     "kubeproxy_userspace_connections_total",
     Counter,
     PORT,
     "TCP connections that reached an endpoint, and UDP associations, by port of a Service",
 );
-const OPEN: Row = row(
+const OPEN: MetricRow = row(
     "kubeproxy_userspace_open_connections",
     Gauge,
     PORT,
     "Open TCP connections and UDP associations, by port of a Service",
 );
-const PORT_FAILURES: Row = row(
+const PORT_FAILURES: MetricRow = row(
     "kubeproxy_userspace_failures_total",
     Counter,
     PORT,
     "Connections for which no endpoint could be reached, by port of a Service",
 );
-const RETRIES: Row = row(
+const RETRIES: MetricRow = row(
     "kubeproxy_userspace_retries_total",
     Counter,
     PORT,
     "Tries after the first one of a connection, by port of a Service",
 );
-const REFUSED: Row = row(
+const REFUSED: MetricRow = row(
     "kubeproxy_userspace_refused_total",
     Counter,
     PORT_REASON,
     "Connections that were refused, by port of a Service and reason",
 );
-const BYTES: Row = row(
+const BYTES: MetricRow = row(
     "kubeproxy_userspace_bytes_total",
     Counter,
     PORT_DIRECTION,
     "Relayed bytes, by port of a Service and direction",
 );
-const DROPPED: Row = row(
+const DROPPED: MetricRow = row(
     "kubeproxy_userspace_dropped_datagrams_total",
     Counter,
     PORT,
     "Datagrams that a full buffer or an error of a socket has cost, by port of a Service",
 );
-const ENDPOINT_CONNECTIONS: Row = row(
+const ENDPOINT_CONNECTIONS: MetricRow = row(
     "kubeproxy_userspace_endpoint_connections_total",
     Counter,
     ENDPOINT,
     "TCP connections and UDP associations to an endpoint",
 );
-const ENDPOINT_OPEN: Row = row(
+const ENDPOINT_OPEN: MetricRow = row(
     "kubeproxy_userspace_endpoint_open_connections",
     Gauge,
     ENDPOINT,
     "Open TCP connections and UDP associations to an endpoint",
 );
-const ENDPOINT_FAILURES: Row = row(
+const ENDPOINT_FAILURES: MetricRow = row(
     "kubeproxy_userspace_endpoint_failures_total",
     Counter,
     ENDPOINT,
     "Tries of an endpoint that were refused or timed out",
 );
-const ENDPOINT_BYTES: Row = row(
+const ENDPOINT_BYTES: MetricRow = row(
     "kubeproxy_userspace_endpoint_bytes_total",
     Counter,
     ENDPOINT_DIRECTION,
     "Relayed bytes, by endpoint and direction",
 );
-const LISTENER_ERRORS: Row = row(
+const LISTENER_ERRORS: MetricRow = row(
     "kubeproxy_userspace_listener_errors_total",
     Counter,
     &[],
     "Listeners that could not be opened, or failed later",
 );
-const WITHOUT_ROUTE: Row = row(
+const WITHOUT_ROUTE: MetricRow = row(
     "kubeproxy_userspace_refused_without_route_total",
     Counter,
     &[],
     "Connections that were reset because no port of a Service has their destination",
 );
-const EXHAUSTED: Row = row(
+const EXHAUSTED: MetricRow = row(
     "kubeproxy_userspace_exhausted_total",
     Counter,
     &[],
@@ -186,7 +187,7 @@ const OF_ALL: &[TotalSeries] = &[
 ];
 
 /// Every metric of mode userspace.
-pub(super) const USERSPACE_TABLE: &[Row] = &[
+pub(super) const USERSPACE_TABLE: &[MetricRow] = &[
     FAILURES,
     WAY,
     CONNECTIONS,
@@ -205,10 +206,10 @@ pub(super) const USERSPACE_TABLE: &[Row] = &[
     EXHAUSTED,
 ];
 
-// === impl Series ===
+// === impl MetricVector ===
 
-impl Series {
-    fn register(row: &Row, registry: &Registry) -> Result<Self, prometheus::Error> {
+impl MetricVector {
+    fn register(row: &MetricRow, registry: &Registry) -> Result<Self, prometheus::Error> {
         Ok(match row.kind {
             Gauge => Self::Gauge(row.gauges(registry)?),
             Counter | Histogram(_) => Self::Counter(row.counters(registry)?),
@@ -244,8 +245,8 @@ impl UserspaceMetrics {
         registry: &Registry,
     ) -> Result<Box<dyn ModeMetrics>, prometheus::Error> {
         WAY.gauges(registry)?.with_label_values(&[way]).set(1);
-        let of_port = OF_PORT.iter().map(|series| Ok((series, Series::register(&series.row, registry)?)));
-        let of_endpoint = OF_ENDPOINT.iter().map(|series| Ok((series, Series::register(&series.row, registry)?)));
+        let of_port = OF_PORT.iter().map(|series| Ok((series, MetricVector::register(&series.row, registry)?)));
+        let of_endpoint = OF_ENDPOINT.iter().map(|series| Ok((series, MetricVector::register(&series.row, registry)?)));
         let of_all = OF_ALL.iter().map(|series| Ok((series, series.row.counters(registry)?)));
         Ok(Box::new(Self {
             readings,

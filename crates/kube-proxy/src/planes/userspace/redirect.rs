@@ -8,7 +8,7 @@ use ferry_plane_userspace::{SharedRelay, is_gate};
 
 use super::{Tried, early_demux, serving};
 use crate::planes::nftables::TABLE;
-use crate::planes::{LISTENER, Opened, Opening, Part, Rendering, RuleDomain};
+use crate::planes::{LISTENER, Opened, Opening, RenderedPart, Rendering, RuleDomain};
 use crate::platform;
 use crate::threads::STACK_BYTES;
 
@@ -43,12 +43,12 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
 }
 
 /// With names of listeners instead of ports, which each run chooses anew.
-pub(super) fn render(rendering: &Rendering<'_>) -> Vec<Part> {
+pub(super) fn render(rendering: &Rendering<'_>) -> Vec<RenderedPart> {
     let table = |(family, desired): &(Family, Delta)| {
         redirect::render::ruleset(*family, &desired.compiled(&Relaying::new(*family)))
     };
     let tables: Vec<String> = rendering.families.iter().map(table).collect();
-    vec![Part { name: "relay", loader: None, text: tables.join("\n") }]
+    vec![RenderedPart { name: "relay", loader: None, text: tables.join("\n") }]
 }
 
 /// Takes the sockets of this way. A mode or way that can't start leaves them to the one that does, which passes on what waits there.

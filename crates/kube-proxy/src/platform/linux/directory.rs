@@ -10,7 +10,7 @@ use inotify::{EventMask, Inotify, WatchMask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::files;
-use crate::platform::Notice;
+use crate::platform::FileNotice;
 
 /// A watch on the current directory at a path; another directory at the same path needs another watch.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl DirectoryWatch {
     }
 
     /// Waits for notifications up to a time limit.
-    pub fn wait(&mut self, timeout: Duration) -> io::Result<Vec<Notice>> {
+    pub fn wait(&mut self, timeout: Duration) -> io::Result<Vec<FileNotice>> {
         let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
         let mut fds = [PollFd::from_borrowed_fd(self.inotify.as_fd(), PollFlags::IN)];
         match poll(&mut fds, Some(&timeout)) {
@@ -73,23 +73,23 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok(files::identity(&fs::metadata(path)?))
 }
 
-fn notice(mask: EventMask, name: Option<&std::ffi::OsStr>) -> Option<Notice> {
+fn notice(mask: EventMask, name: Option<&std::ffi::OsStr>) -> Option<FileNotice> {
     if mask.contains(EventMask::Q_OVERFLOW) {
-        return Some(Notice::Everything);
+        return Some(FileNotice::Everything);
     }
     if mask.intersects(EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::UNMOUNT | EventMask::IGNORED) {
-        return Some(Notice::Gone);
+        return Some(FileNotice::Gone);
     }
     let name = name?;
     if name.as_encoded_bytes().starts_with(b"..") {
         // `..data` of a mounted ConfigMap: the files are links through it.
-        return Some(Notice::Everything);
+        return Some(FileNotice::Everything);
     }
     if mask.intersects(EventMask::CREATE | EventMask::MODIFY) {
-        return Some(Notice::Touched(name.to_owned()));
+        return Some(FileNotice::Touched(name.to_owned()));
     }
     if mask.contains(EventMask::ATTRIB) {
-        return Some(Notice::Attributes(name.to_owned()));
+        return Some(FileNotice::Attributes(name.to_owned()));
     }
-    Some(Notice::Settled(name.to_owned()))
+    Some(FileNotice::Settled(name.to_owned()))
 }

@@ -65,8 +65,8 @@ fn nodes(names: &[&str]) -> String {
     list(&names.iter().map(node).collect::<Vec<_>>())
 }
 
-fn proxy(node: &str, pod: &str) -> Proxy {
-    Proxy { node: node.to_owned(), pod: pod.to_owned() }
+fn proxy(node: &str, pod: &str) -> ReachedProxy {
+    ReachedProxy { node: node.to_owned(), pod: pod.to_owned() }
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn the_node_of_the_client_answers_or_the_first_one() {
     let scripted = Scripted::new(&[("pods", &proxies), ("clients", &clients), ("nodes", &nodes(&["c", "b"]))]);
     let kubectl = scripted.kubectl();
     let choose = |via, client: Option<&str>| {
-        Cluster::new(&kubectl, &reach(via)).choose(client.map(|client| client.parse().unwrap())).unwrap()
+        KubectlCluster::new(&kubectl, &reach(via)).choose(client.map(|client| client.parse().unwrap())).unwrap()
     };
     let (found, why) = choose(Via::PortForward, Some("10.244.2.9"));
     assert_eq!((found, why.as_str()), (proxy("c", "kube-proxy-c"), "it has the client's pod client"));
@@ -123,7 +123,7 @@ fn a_node_without_a_pod_has_the_reason() {
     let scripted = Scripted::new(&[("pods", &proxies), ("nodes", &nodes(&["b", "a"]))]);
     let kubectl = scripted.kubectl();
     let reach = reach(Via::PortForward);
-    let cluster = Cluster::new(&kubectl, &reach);
+    let cluster = KubectlCluster::new(&kubectl, &reach);
     let found = cluster.proxies().unwrap();
     let [(first, without), (second, with)] = &found[..] else { panic!("{found:?}") };
     assert_eq!((first.as_str(), second.as_str()), ("a", "b"));
@@ -138,7 +138,7 @@ fn errors_of_kubectl_are_passed_on() {
     let scripted = Scripted::new(&[("nodes", "no JSON")]);
     let kubectl = scripted.kubectl();
     let reach = reach(Via::NodeProxy);
-    let cluster = Cluster::new(&kubectl, &reach);
+    let cluster = KubectlCluster::new(&kubectl, &reach);
     let error = format!("{:#}", cluster.proxies().unwrap_err());
     assert!(error.starts_with("kubectl get nodes: decoding its output: "), "{error}");
     // There is no file for it, as there may be no permission.
@@ -149,7 +149,7 @@ fn errors_of_kubectl_are_passed_on() {
     );
     assert!(error.contains("statusPage: everyone"), "{error}");
     let missing = Kubectl::at("/nonexistent/kubectl");
-    let error = Cluster::new(&missing, &reach).proxies().unwrap_err().to_string();
+    let error = KubectlCluster::new(&missing, &reach).proxies().unwrap_err().to_string();
     assert!(error.contains("kubectl must be in PATH, or named by the variable KUBECTL"), "{error}");
 }
 

@@ -13,7 +13,7 @@ use hyper::{Response, StatusCode};
 
 /// A response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct HttpResponse {
     /// its status
     pub status: StatusCode,
     /// its headers, names in lower case
@@ -39,12 +39,12 @@ pub enum DeferredAnswer {
     /// a file
     File(File),
     /// any other answer
-    Answer(Answer),
+    Answer(HttpResponse),
 }
 
-// === impl Answer ===
+// === impl HttpResponse ===
 
-impl Answer {
+impl HttpResponse {
     /// Status 200 with a text.
     pub fn text(body: impl Into<String>) -> Self {
         Self::of("text/plain; charset=utf-8", body)
@@ -96,14 +96,14 @@ impl DeferredAnswer {
     }
 }
 
-impl From<Answer> for DeferredAnswer {
-    fn from(answer: Answer) -> Self {
+impl From<HttpResponse> for DeferredAnswer {
+    fn from(answer: HttpResponse) -> Self {
         Self::Answer(answer)
     }
 }
 
-impl From<Result<File, Answer>> for DeferredAnswer {
-    fn from(made: Result<File, Answer>) -> Self {
+impl From<Result<File, HttpResponse>> for DeferredAnswer {
+    fn from(made: Result<File, HttpResponse>) -> Self {
         made.map_or_else(Self::Answer, Self::File)
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Answer, Deferred, DeferredAnswer};
+use super::{Deferred, DeferredAnswer, HttpResponse};
 
 /// Makes answers on another thread, one at a time: a closed connection doesn't end the work of its request, so that a client that opens and
 /// closes connections would otherwise occupy a thread for each of them.
@@ -56,7 +56,7 @@ impl BlockingAnswers {
 
 /// The other thread has ended early: a panic ends the program, so that this is the end of the runtime.
 fn failed(error: JoinError) -> DeferredAnswer {
-    Answer::text(format!("{error}\n")).with_status(StatusCode::INTERNAL_SERVER_ERROR).into()
+    HttpResponse::text(format!("{error}\n")).with_status(StatusCode::INTERNAL_SERVER_ERROR).into()
 }
 
 impl Default for BlockingAnswers {
@@ -86,16 +86,16 @@ mod tests {
             started.send(()).unwrap();
             proceed.recv().unwrap();
             of_first.store(true, Ordering::SeqCst);
-            Answer::text("first")
+            HttpResponse::text("first")
         });
         tokio::select! {
             answer = first => panic!("it is not finished: {answer:?}"),
             _ = begun.recv() => {}
         }
-        let mut second = answers.answer(move || Answer::text(done.load(Ordering::SeqCst).to_string()));
+        let mut second = answers.answer(move || HttpResponse::text(done.load(Ordering::SeqCst).to_string()));
         assert!(poll_fn(|context| Poll::Ready(second.as_mut().poll(context).is_pending())).await);
         go.send(()).unwrap();
-        assert_eq!(second.await, DeferredAnswer::Answer(Answer::text("true")));
+        assert_eq!(second.await, DeferredAnswer::Answer(HttpResponse::text("true")));
     }
 
     #[tokio::test]
@@ -105,9 +105,9 @@ mod tests {
         for _ in 0..3 {
             let answer = answers.answer(move || {
                 std::thread::sleep(took);
-                Answer::text("done")
+                HttpResponse::text("done")
             });
-            assert_eq!(answer.await, DeferredAnswer::Answer(Answer::text("done")));
+            assert_eq!(answer.await, DeferredAnswer::Answer(HttpResponse::text("done")));
         }
         assert!(begun.elapsed() >= took * (3 + 2 * PAUSE), "{:?}", begun.elapsed());
     }

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 /// The open connections, oldest first.
 pub(super) struct Connections {
     tasks: JoinSet<()>,
-    open: Vec<Open>,
+    open: Vec<ServedConnection>,
     limit: usize,
 }
 
-struct Open {
+struct ServedConnection {
     task: AbortHandle,
     client: IpAddr,
     activity: Activity,
@@ -41,7 +41,7 @@ impl Connections {
     ) {
         self.forget_ended();
         let task = self.tasks.spawn_local(connection);
-        self.open.push(Open { task, client: network(client), activity });
+        self.open.push(ServedConnection { task, client: network(client), activity });
         if self.open.len() > self.limit
             && let Some(idlest) = self.idlest()
         {
@@ -61,7 +61,7 @@ impl Connections {
 
     /// The position of the idlest connection among those of the client that has the most; among equals, the oldest.
     fn idlest(&self) -> Option<usize> {
-        let count = |open: &Open| self.open.iter().filter(|other| other.client == open.client).count();
+        let count = |open: &ServedConnection| self.open.iter().filter(|other| other.client == open.client).count();
         let most = self.open.iter().map(count).max()?;
         let candidates = self.open.iter().enumerate().filter(|(_, open)| count(open) == most);
         candidates.min_by_key(|(_, open)| open.activity.0.get()).map(|(at, _)| at)

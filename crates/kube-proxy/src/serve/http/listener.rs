@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::platform::{self, ControlListener, ControlStream};
 
 /// A listening socket.
-pub trait Listener {
+pub trait HttpListener {
     /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + 'static;
 
@@ -23,7 +23,7 @@ pub trait Listener {
     fn place(&self) -> String;
 }
 
-impl Listener for TcpListener {
+impl HttpListener for TcpListener {
     type Stream = TcpStream;
 
     async fn accept(&self) -> io::Result<(TcpStream, IpAddr)> {
@@ -40,7 +40,7 @@ impl Listener for TcpListener {
     }
 }
 
-impl Listener for ControlListener {
+impl HttpListener for ControlListener {
     type Stream = ControlStream;
 
     async fn accept(&self) -> io::Result<(ControlStream, IpAddr)> {

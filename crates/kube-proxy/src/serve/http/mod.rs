@@ -25,11 +25,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-pub use answer::{Answer, DeferredAnswer, File};
+pub use answer::{DeferredAnswer, File, HttpResponse};
 pub use blocking::BlockingAnswers;
 use connections::{Activity, Connections};
-pub use listener::Listener;
-pub use received::Received;
+pub use listener::HttpListener;
+pub use received::HttpRequest;
 
 /// An answer that is being made. It is dropped when the connection closes.
 pub type Deferred = Pin<Box<dyn Future<Output = DeferredAnswer>>>;
@@ -37,10 +37,10 @@ pub type Deferred = Pin<Box<dyn Future<Output = DeferredAnswer>>>;
 /// The routes of a server.
 pub trait Routes {
     /// The response to a request of any method.
-    fn answer(&self, received: &Received) -> Answer;
+    fn answer(&self, received: &HttpRequest) -> HttpResponse;
 
     /// The response to a request that isn't answered at once; `None` for all others.
-    fn deferred(&self, _received: &Received) -> Option<Deferred> {
+    fn deferred(&self, _received: &HttpRequest) -> Option<Deferred> {
         None
     }
 
@@ -97,7 +97,7 @@ pub async fn serve(
 }
 
 /// Serves all connections of a listener. Dropping it closes the listener and all connections. To be run on a `LocalSet`.
-pub async fn answer(listener: impl Listener, share: Share, routes: Rc<dyn Routes>) -> Infallible {
+pub async fn answer(listener: impl HttpListener, share: Share, routes: Rc<dyn Routes>) -> Infallible {
     let mut connections = Connections::new(share.connections);
     let mut failing = false;
     loop {
@@ -134,7 +134,7 @@ async fn connection(
         let routes = Rc::clone(&routes);
         async move {
             let with_body = routes.reads_body(request.uri().path());
-            let received = Received { client: Some(client), ..Received::of(request, with_body).await };
+            let received = HttpRequest { client: Some(client), ..HttpRequest::of(request, with_body).await };
             let response = match routes.deferred(&received) {
                 None => routes.answer(&received).into_response(),
                 Some(deferred) => deferred.await.into_response(),

@@ -14,7 +14,7 @@ use crate::query::decoded;
 
 /// A received request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Received {
+pub struct HttpRequest {
     /// its method
     pub method: Method,
     /// its path
@@ -36,9 +36,9 @@ pub struct Received {
 /// Longest body that is read, in bytes.
 const BODY_LIMIT: usize = 1024;
 
-// === impl Received ===
+// === impl HttpRequest ===
 
-impl Received {
+impl HttpRequest {
     /// A GET without headers.
     #[cfg(test)]
     pub(crate) fn get(uri: &str) -> Self {
@@ -94,12 +94,12 @@ mod tests {
 
     #[test]
     fn parameters_are_decoded() {
-        let received = Received::get("/healthz?verbose&exclude=a%2Cb+c&exclude=%zz&ex%63lude=&v=%");
+        let received = HttpRequest::get("/healthz?verbose&exclude=a%2Cb+c&exclude=%zz&ex%63lude=&v=%");
         let all = |name| received.parameters(name).map(Cow::into_owned).collect::<Vec<_>>();
         assert_eq!(all("exclude"), ["a,b c", "%zz", ""]);
         assert_eq!((all("verbose"), all("v")), (vec![String::new()], vec!["%".to_owned()]));
         assert!(all("other").is_empty());
-        assert!(Received::get("/a").parameters("").all(|value| value.is_empty()));
+        assert!(HttpRequest::get("/a").parameters("").all(|value| value.is_empty()));
     }
 
     #[test]

@@ -9,9 +9,9 @@ use tokio::net::TcpStream;
 struct Paths;
 
 impl Routes for Paths {
-    fn answer(&self, received: &Received) -> Answer {
+    fn answer(&self, received: &HttpRequest) -> HttpResponse {
         let body = received.body.as_deref().unwrap_or_default();
-        Answer { gzip: received.accepts_gzip, ..Answer::text(format!("{}{body}", received.path)) }
+        HttpResponse { gzip: received.accepts_gzip, ..HttpResponse::text(format!("{}{body}", received.path)) }
     }
 
     fn reads_body(&self, path: &str) -> bool {

@@ -3,14 +3,14 @@
 use ferry_api::object::ObjectName;
 use hyper::StatusCode;
 
-use crate::serve::http::Answer;
+use crate::serve::http::HttpResponse;
 
 /// The response to a load balancer about a Service with this number of ready endpoints on this node, in upstream's layout.
 /// `healthy`: no change has been pending too long.
-pub(super) fn answer(service: &ObjectName, local_endpoints: u32, healthy: bool) -> Answer {
+pub(super) fn answer(service: &ObjectName, local_endpoints: u32, healthy: bool) -> HttpResponse {
     let (namespace, name) = (json(service.namespace()), json(service.name()));
     let ok = local_endpoints > 0 && healthy;
-    Answer {
+    HttpResponse {
         status: if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE },
         headers: vec![
             ("content-type", "application/json".to_owned()),
@@ -21,7 +21,7 @@ pub(super) fn answer(service: &ObjectName, local_endpoints: u32, healthy: bool) 
             "{{\n\t\"service\": {{\n\t\t\"namespace\": {namespace},\n\t\t\"name\": {name}\n\t}},\n\
              \t\"localEndpoints\": {local_endpoints},\n\t\"serviceProxyHealthy\": {healthy}\n}}"
         ),
-        ..Answer::default()
+        ..HttpResponse::default()
     }
 }
 

@@ -10,7 +10,7 @@ use ferry_plane::{Acknowledged, Unit, UnitId};
 /// The acknowledged state of each family, as far as health checks need it.
 #[derive(Debug, Default)]
 pub(super) struct Book {
-    families: BTreeMap<Family, Page>,
+    families: BTreeMap<Family, FamilyPage>,
 }
 
 /// Required listeners, and conflicts about ports.
@@ -32,7 +32,7 @@ pub(super) struct Claim {
 
 /// State of one family.
 #[derive(Debug, Default)]
-struct Page {
+struct FamilyPage {
     /// addresses of node ports; `None` before the base is in force
     addresses: Option<NodePortAddresses>,
     services: BTreeMap<ObjectName, HealthCheck>,
@@ -86,9 +86,9 @@ impl Book {
     }
 }
 
-// === impl Page ===
+// === impl FamilyPage ===
 
-impl Page {
+impl FamilyPage {
     /// Replaces a Service's claim. True if the owner of a port changes.
     fn set_check(&mut self, name: &ObjectName, check: Option<HealthCheck>) -> bool {
         let before = match check {

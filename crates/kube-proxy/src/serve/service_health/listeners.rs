@@ -16,7 +16,7 @@ use crate::serve::http::{self, Routes, Share};
 /// The open listeners and the failed ones.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    open: BTreeMap<SocketAddr, Listener>,
+    open: BTreeMap<SocketAddr, HealthListener>,
     failing: BTreeMap<SocketAddr, Failing>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct BindFailure {
 }
 
 #[derive(Debug)]
-struct Listener {
+struct HealthListener {
     service: ObjectName,
     task: JoinHandle<Infallible>,
 }
@@ -53,10 +53,10 @@ impl Listeners {
         let is_wanted = |address: &SocketAddr, service: &ObjectName| wanted.get(address) == Some(service);
         self.failing.retain(|address, failing| is_wanted(address, &failing.failure.service));
         let closing = self.open.extract_if(.., |address, listener| !is_wanted(address, &listener.service));
-        let closing: Vec<Listener> = closing.map(|(_, listener)| listener).collect();
+        let closing: Vec<HealthListener> = closing.map(|(_, listener)| listener).collect();
         closing.iter().for_each(|listener| listener.task.abort());
         let closed = !closing.is_empty();
-        for Listener { task, .. } in closing {
+        for HealthListener { task, .. } in closing {
             // The error is the requested cancellation.
             let _ = task.await;
         }
@@ -81,7 +81,7 @@ impl Listeners {
                         tracing::info!(%service, %address, "Service health checks are served");
                     }
                     let task = tokio::task::spawn_local(http::answer(listener, SHARE, routes(address, service)));
-                    self.open.insert(address, Listener { service: service.clone(), task });
+                    self.open.insert(address, HealthListener { service: service.clone(), task });
                 }
                 Err(error) => news.extend(self.fail(address, service, &error)),
             }

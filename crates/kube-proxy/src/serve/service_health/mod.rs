@@ -20,7 +20,7 @@ use ferry_api::object::{Family, ObjectName};
 use self::answer::answer;
 use self::book::{Book, ListenerPlan};
 use self::listeners::{BindFailure, Listeners};
-use super::http::{Answer, RETRY, Received, Routes};
+use super::http::{HttpRequest, HttpResponse, RETRY, Routes};
 use crate::health::{DataPath, Pulses};
 use crate::report::SyncPass;
 
@@ -157,7 +157,7 @@ impl fmt::Debug for ServiceHealth {
 // === impl Probed ===
 
 impl Routes for Probed {
-    fn answer(&self, _: &Received) -> Answer {
+    fn answer(&self, _: &HttpRequest) -> HttpResponse {
         let local_endpoints = self.book.borrow().local_endpoints(self.family, &self.service);
         let gets_through = DataPath::is_healthy(self.data_path.as_deref());
         answer(&self.service, local_endpoints, gets_through && self.pulses.are_healthy(Instant::now()))

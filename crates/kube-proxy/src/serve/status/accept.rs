@@ -2,7 +2,7 @@
 
 /// The form of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ResponseForm {
     /// for people
     Text,
     /// an object of this version of `config.k8s.io`, of this media type
@@ -18,28 +18,28 @@ const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
 
 /// The first form among those with the highest weight; `None` if none is acceptable. A bare `application/json` isn't: the layout
 /// of objects depends on the version, which the client has to name, with the object's kind.
-pub(super) fn negotiate(accept: &str, kind: &str) -> Option<Form> {
+pub(super) fn negotiate(accept: &str, kind: &str) -> Option<ResponseForm> {
     if accept.trim().is_empty() {
-        return Some(Form::Text);
+        return Some(ResponseForm::Text);
     }
-    let mut ranges: Vec<(f32, Option<Form>)> = accept.split(',').map(|range| weighed(range, kind)).collect();
+    let mut ranges: Vec<(f32, Option<ResponseForm>)> = accept.split(',').map(|range| weighed(range, kind)).collect();
     ranges.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     ranges.into_iter().filter(|(weight, _)| *weight > 0.0).find_map(|(_, form)| form)
 }
 
-fn weighed(range: &str, kind: &str) -> (f32, Option<Form>) {
+fn weighed(range: &str, kind: &str) -> (f32, Option<ResponseForm>) {
     let mut parts = range.split(';').map(str::trim);
     let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
     let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
     let parameter = |wanted: &str| parameters.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
     let weight = parameter("q").and_then(|weight| weight.parse().ok()).unwrap_or(1.0);
     if matches!(media_type.as_str(), "*/*" | "text/*" | "text/plain") {
-        return (weight, Some(Form::Text));
+        return (weight, Some(ResponseForm::Text));
     }
     let media_type = MEDIA_TYPES.into_iter().find(|known| *known == media_type);
     let is_kind = parameter("g") == Some(GROUP) && parameter("as") == Some(kind);
     let version = VERSIONS.into_iter().find(|known| is_kind && parameter("v") == Some(known));
-    (weight, media_type.zip(version).map(|(media_type, version)| Form::Object { media_type, version }))
+    (weight, media_type.zip(version).map(|(media_type, version)| ResponseForm::Object { media_type, version }))
 }
 
 #[cfg(test)]
@@ -48,12 +48,12 @@ mod tests {
 
     #[test]
     fn forms_are_negotiated() {
-        let json = |version| Some(Form::Object { media_type: "application/json", version });
+        let json = |version| Some(ResponseForm::Object { media_type: "application/json", version });
         for (accept, wanted) in [
-            ("", Some(Form::Text)),
-            ("*/*", Some(Form::Text)),
-            ("text/*;q=0.1", Some(Form::Text)),
-            ("application/xml, text/plain;q=0.5", Some(Form::Text)),
+            ("", Some(ResponseForm::Text)),
+            ("*/*", Some(ResponseForm::Text)),
+            ("text/*;q=0.1", Some(ResponseForm::Text)),
+            ("application/xml, text/plain;q=0.5", Some(ResponseForm::Text)),
             ("application/json", None),
             ("text/html", None),
             ("text/plain;q=0", None),
@@ -64,7 +64,7 @@ mod tests {
             ("application/json;v=v2;g=config.k8s.io;as=Statusz", None),
             (
                 "application/yaml;v=v1beta1;g=config.k8s.io;as=Statusz",
-                Some(Form::Object { media_type: "application/yaml", version: "v1beta1" }),
+                Some(ResponseForm::Object { media_type: "application/yaml", version: "v1beta1" }),
             ),
         ] {
             assert_eq!(negotiate(accept, "Statusz"), wanted, "{accept}");

@@ -6,7 +6,7 @@ use ferry_client::kubeconfig::without_credentials;
 use hyper::{Method, StatusCode};
 
 use crate::logging;
-use crate::serve::http::{Answer, Deferred, Received};
+use crate::serve::http::{Deferred, HttpRequest, HttpResponse};
 
 use super::profile;
 
@@ -19,7 +19,7 @@ const PROFILES: &str = "/debug/pprof";
 const MISSING: &[&str] = &["allocs", "block", "goroutine", "heap", "mutex", "symbol", "threadcreate", "trace"];
 
 /// The CPU profile that the request asks for, or `None`.
-pub(super) fn deferred(received: &Received) -> Option<Deferred> {
+pub(super) fn deferred(received: &HttpRequest) -> Option<Deferred> {
     let name = received.path.strip_prefix(PROFILES)?.strip_prefix('/')?;
     (name == "profile").then(|| profile::of_processor(received))
 }
@@ -32,7 +32,7 @@ pub(super) fn serves(path: &str) -> bool {
 }
 
 /// The answer to a request for such a path.
-pub(super) fn answer(received: &Received) -> Answer {
+pub(super) fn answer(received: &HttpRequest) -> HttpResponse {
     match received.path.as_str() {
         VERBOSITY => set_verbosity(received),
         PROFILES => to_index(),
@@ -44,8 +44,8 @@ pub(super) fn answer(received: &Received) -> Answer {
 }
 
 /// Upstream's method, texts and codes.
-fn set_verbosity(received: &Received) -> Answer {
-    let answer = |status, body: String| Answer::of("text/plain", body).with_status(status);
+fn set_verbosity(received: &HttpRequest) -> HttpResponse {
+    let answer = |status, body: String| HttpResponse::of("text/plain", body).with_status(status);
     if received.method != Method::PUT {
         return answer(StatusCode::NOT_ACCEPTABLE, "unsupported http method\n".to_owned());
     }
@@ -75,16 +75,16 @@ fn verbosity(text: &str) -> Result<u32, String> {
     level.ok_or_else(|| failed("value out of range"))
 }
 
-fn profile_of(name: &str) -> Answer {
+fn profile_of(name: &str) -> HttpResponse {
     match name {
         "" => html(index()),
-        "cmdline" => Answer::text(command_line()),
-        _ if MISSING.contains(&name) => Answer::text(format!(
+        "cmdline" => HttpResponse::text(command_line()),
+        _ if MISSING.contains(&name) => HttpResponse::text(format!(
             "profile {name:?} is not implemented: this kube-proxy has no Go runtime; there is a CPU profile at \
              {PROFILES}/profile\n"
         ))
         .with_status(StatusCode::NOT_IMPLEMENTED),
-        _ => Answer::text("Unknown profile\n").with_status(StatusCode::NOT_FOUND),
+        _ => HttpResponse::text("Unknown profile\n").with_status(StatusCode::NOT_FOUND),
     }
 }
 
@@ -100,7 +100,7 @@ fn command_line() -> String {
     arguments.collect::<Vec<_>>().join("\0")
 }
 
-fn to_index() -> Answer {
+fn to_index() -> HttpResponse {
     let mut answer = html(format!("<a href=\"{PROFILES}/\">Found</a>.\n\n")).with_status(StatusCode::FOUND);
     answer.headers.push(("location", format!("{PROFILES}/")));
     answer
@@ -123,16 +123,16 @@ fn flags_page() -> String {
     )
 }
 
-fn html(body: String) -> Answer {
-    Answer::of("text/html; charset=utf-8", body)
+fn html(body: String) -> HttpResponse {
+    HttpResponse::of("text/html; charset=utf-8", body)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ask(path: &str) -> Answer {
-        answer(&Received::get(path))
+    fn ask(path: &str) -> HttpResponse {
+        answer(&HttpRequest::get(path))
     }
 
     #[test]
@@ -157,9 +157,9 @@ mod tests {
         }
         assert!(verbosity("99999999999").unwrap_err().ends_with("value out of range"));
         assert_eq!(ask(VERBOSITY).status, StatusCode::NOT_ACCEPTABLE);
-        let put = Received { method: Method::PUT, body: Some("x".to_owned()), ..Received::get(VERBOSITY) };
+        let put = HttpRequest { method: Method::PUT, body: Some("x".to_owned()), ..HttpRequest::get(VERBOSITY) };
         assert_eq!(answer(&put).status, StatusCode::BAD_REQUEST);
-        assert_eq!(answer(&Received { body: None, ..put }).status, StatusCode::BAD_REQUEST);
+        assert_eq!(answer(&HttpRequest { body: None, ..put }).status, StatusCode::BAD_REQUEST);
     }
 
     #[test]
@@ -178,7 +178,7 @@ mod tests {
         for (path, wanted) in
             [("/debug/pprof/profile", true), ("/debug/pprof/heap", false), ("/debug/flags/profile", false)]
         {
-            assert_eq!(deferred(&Received::get(path)).is_some(), wanted, "{path}");
+            assert_eq!(deferred(&HttpRequest::get(path)).is_some(), wanted, "{path}");
         }
         assert!(!ask("/debug/pprof/cmdline").body.is_empty());
     }

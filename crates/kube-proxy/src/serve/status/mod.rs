@@ -14,7 +14,7 @@ use std::time::{Instant, SystemTime};
 use ferry_api::config::{COMPONENT_FLAGZ, COMPONENT_STATUSZ, KubeProxyConfiguration};
 use hyper::Method;
 
-use super::http::{Answer, Deferred, Received, Routes};
+use super::http::{Deferred, HttpRequest, HttpResponse, Routes};
 use crate::health::Freshness;
 use crate::metrics::{Metrics, process};
 use crate::report::SharedInbox;
@@ -22,10 +22,10 @@ use crate::report::SharedInbox;
 use ping::Ping;
 
 /// Answers requests for the status page; `None` for other paths.
-pub type Pages = Box<dyn Fn(&Received) -> Option<Deferred>>;
+pub type Pages = Box<dyn Fn(&HttpRequest) -> Option<Deferred>>;
 
 /// State of the metrics server.
-pub struct Status {
+pub struct MetricsServer {
     /// staleness of objects; `None` with manifests
     pub freshness: Option<Arc<Freshness>>,
     /// metrics of the page
@@ -76,26 +76,26 @@ impl Setup {
     }
 }
 
-// === impl Status ===
+// === impl MetricsServer ===
 
-impl Routes for Status {
-    fn answer(&self, received: &Received) -> Answer {
+impl Routes for MetricsServer {
+    fn answer(&self, received: &HttpRequest) -> HttpResponse {
         match received.path.as_str() {
-            "/metrics" => Answer { gzip: received.accepts_gzip, ..metrics(self.metrics_page()) },
+            "/metrics" => HttpResponse { gzip: received.accepts_gzip, ..metrics(self.metrics_page()) },
             "/metrics/slis" if received.method == Method::DELETE => self.ping.reset(),
-            "/metrics/slis" => Answer { gzip: received.accepts_gzip, ..metrics(self.ping.slis()) },
-            "/proxyMode" => Answer::text(self.setup.mode.as_str()),
-            "/configz" => Answer::of("application/json", self.setup.configz.as_str()),
+            "/metrics/slis" => HttpResponse { gzip: received.accepts_gzip, ..metrics(self.ping.slis()) },
+            "/proxyMode" => HttpResponse::text(self.setup.mode.as_str()),
+            "/configz" => HttpResponse::of("application/json", self.setup.configz.as_str()),
             "/healthz" => self.ping.healthz(received),
-            "/healthz/ping" => Answer::text("ok"),
+            "/healthz/ping" => HttpResponse::text("ok"),
             "/statusz" if self.setup.statusz => zpages::statusz(&received.accept, &self.setup.paths()),
             "/flagz" if self.setup.flagz => zpages::flagz(&received.accept, &self.setup.flags),
             path if self.setup.profiling && debug::serves(path) => debug::answer(received),
-            _ => Answer::not_found(),
+            _ => HttpResponse::not_found(),
         }
     }
 
-    fn deferred(&self, received: &Received) -> Option<Deferred> {
+    fn deferred(&self, received: &HttpRequest) -> Option<Deferred> {
         (self.page)(received).or_else(|| if self.setup.profiling { debug::deferred(received) } else { None })
     }
 
@@ -104,7 +104,7 @@ impl Routes for Status {
     }
 }
 
-impl Status {
+impl MetricsServer {
     fn metrics_page(&self) -> String {
         self.inbox.borrow_mut().catch_up();
         if let Some(freshness) = &self.freshness {
@@ -115,8 +115,8 @@ impl Status {
     }
 }
 
-fn metrics(body: String) -> Answer {
+fn metrics(body: String) -> HttpResponse {
     let started = process::start_time() as u64;
     let headers = vec![("content-type", METRICS_TYPE.to_owned()), ("process-start-time-unix", started.to_string())];
-    Answer { headers, body, ..Answer::default() }
+    HttpResponse { headers, body, ..HttpResponse::default() }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use crate::metrics::{number, process};
-use crate::serve::http::{Answer, Received};
+use crate::serve::http::{HttpRequest, HttpResponse};
 
 /// The only check of this server.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ const CHECK: &str = "ping";
 impl Ping {
     /// The answer of `/healthz`: `?verbose` lists the check, `?exclude=ping` leaves it out. Names that aren't checks can't be
     /// excluded, which only the list says.
-    pub(super) fn healthz(&self, received: &Received) -> Answer {
+    pub(super) fn healthz(&self, received: &HttpRequest) -> HttpResponse {
         let mut excluded: BTreeSet<_> = received.parameters("exclude").collect();
         let state = if excluded.remove(CHECK) {
             "excluded: ok"
@@ -31,7 +31,7 @@ impl Ping {
             "ok"
         };
         if received.parameters("verbose").next().is_none() {
-            return Answer::text("ok");
+            return HttpResponse::text("ok");
         }
         let mut body = format!("[+]{CHECK} {state}\n");
         if !excluded.is_empty() {
@@ -40,7 +40,7 @@ impl Ping {
             let _ = writeln!(body, "warn: some health checks cannot be excluded: no matches for {}", names.join(","));
         }
         body.push_str("healthz check passed\n");
-        Answer::text(body)
+        HttpResponse::text(body)
     }
 
     /// The metrics of the check. It has none before its first run.
@@ -69,9 +69,9 @@ impl Ping {
     }
 
     /// Forgets the runs so far.
-    pub(super) fn reset(&self) -> Answer {
+    pub(super) fn reset(&self) -> HttpResponse {
         self.runs.set(0);
-        Answer::text("metrics reset\n")
+        HttpResponse::text("metrics reset\n")
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     fn body(ping: &Ping, query: &str) -> String {
-        ping.healthz(&Received::get(&format!("/healthz{query}"))).body
+        ping.healthz(&HttpRequest::get(&format!("/healthz{query}"))).body
     }
 
     /// The texts are upstream's, measured.

@@ -25,7 +25,7 @@ pub(super) struct Taken {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Profile {
+struct ProfileMessage {
     #[prost(message, repeated, tag = "1")]
     sample_types: Vec<ValueType>,
     #[prost(message, repeated, tag = "2")]
@@ -107,7 +107,7 @@ pub(super) fn encode(taken: &Taken) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-fn profile(taken: &Taken, maps: &str) -> Profile {
+fn profile(taken: &Taken, maps: &str) -> ProfileMessage {
     let Samples { stacks, lost, period } = &taken.samples;
     let mut strings: Vec<String> = STRINGS.map(str::to_owned).into();
     let mappings = mappings(maps, &mut strings);
@@ -123,7 +123,7 @@ fn profile(taken: &Taken, maps: &str) -> Profile {
         values: vec![count, count.saturating_mul(period)],
     };
     let samples = counts.into_iter().map(sample).collect();
-    Profile {
+    ProfileMessage {
         sample_types: vec![SAMPLES, PROCESSOR_TIME],
         samples,
         locations: locations.all,

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 
 use super::pprof::{self, Taken};
 use crate::platform::Recording;
-use crate::serve::http::{Answer, Deferred, DeferredAnswer, File, LIFETIME, Received};
+use crate::serve::http::{Deferred, DeferredAnswer, File, HttpRequest, HttpResponse, LIFETIME};
 
 /// Samples per second of processor time, as in Go.
 const FREQUENCY: NonZeroU32 = NonZeroU32::new(100).unwrap();
@@ -16,14 +16,14 @@ const FREQUENCY: NonZeroU32 = NonZeroU32::new(100).unwrap();
 const SECONDS: u64 = 30;
 
 /// Takes a profile for the number of seconds in the request. It ends early, unused, when the client goes away.
-pub(super) fn of_processor(received: &Received) -> Deferred {
+pub(super) fn of_processor(received: &HttpRequest) -> Deferred {
     let seconds =
         received.parameters("seconds").next().and_then(|text| text.parse().ok()).filter(|seconds| *seconds > 0);
     let length = Duration::from_secs(seconds.unwrap_or(SECONDS));
     Box::pin(async move { DeferredAnswer::from(profile(length).await) })
 }
 
-async fn profile(length: Duration) -> Result<File, Answer> {
+async fn profile(length: Duration) -> Result<File, HttpResponse> {
     if length >= LIFETIME {
         return Err(refusal(StatusCode::BAD_REQUEST, "profile duration exceeds the longest life of a connection"));
     }
@@ -40,7 +40,7 @@ async fn profile(length: Duration) -> Result<File, Answer> {
     }
 }
 
-fn not_started(error: &io::Error) -> Answer {
+fn not_started(error: &io::Error) -> HttpResponse {
     let why = match error.kind() {
         io::ErrorKind::ResourceBusy => "cpu profiling already in use".to_owned(),
         _ => error.to_string(),
@@ -49,8 +49,8 @@ fn not_started(error: &io::Error) -> Answer {
 }
 
 /// With the header by which `go tool pprof` tells such a text from a profile.
-fn refusal(status: StatusCode, text: &str) -> Answer {
-    let mut answer = Answer::text(format!("{text}\n")).with_status(status);
+fn refusal(status: StatusCode, text: &str) -> HttpResponse {
+    let mut answer = HttpResponse::text(format!("{text}\n")).with_status(status);
     answer.headers.push(("x-go-pprof", "1".to_owned()));
     answer
 }
@@ -59,9 +59,9 @@ fn refusal(status: StatusCode, text: &str) -> Answer {
 mod tests {
     use super::*;
 
-    fn asked(uri: &str) -> Result<File, Answer> {
+    fn asked(uri: &str) -> Result<File, HttpResponse> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        match runtime.block_on(of_processor(&Received::get(uri))) {
+        match runtime.block_on(of_processor(&HttpRequest::get(uri))) {
             DeferredAnswer::File(file) => Ok(file),
             DeferredAnswer::Answer(answer) => Err(answer),
         }

@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
-use super::accept::{Form, GROUP, VERSIONS, negotiate};
+use super::accept::{GROUP, ResponseForm, VERSIONS, negotiate};
 use crate::metrics::process;
-use crate::serve::http::Answer;
+use crate::serve::http::HttpResponse;
 use crate::version;
 
 const COMPONENT: &str = "kube-proxy";
@@ -20,28 +20,28 @@ const WARNING: &str = "Warning: This endpoint is not meant to be machine parseab
 const NO_GO: &str = "none";
 
 /// Versions, uptime and paths.
-pub(super) fn statusz(accept: &str, paths: &[&str]) -> Answer {
+pub(super) fn statusz(accept: &str, paths: &[&str]) -> HttpResponse {
     let (started, now) = (moment(process::start_time()), Timestamp::try_from(SystemTime::now()).unwrap_or_default());
     status(accept, paths, started, now)
 }
 
-fn status(accept: &str, paths: &[&str], started: Timestamp, now: Timestamp) -> Answer {
+fn status(accept: &str, paths: &[&str], started: Timestamp, now: Timestamp) -> HttpResponse {
     let up = now.duration_since(started).as_secs().max(0);
     let binary = version::full();
     let binary = binary.trim_start_matches('v');
     let (major, minor) = version::major_and_minor();
     let emulation = format!("{major}.{minor}");
     answer(accept, "Statusz", |form| match form {
-        Form::Text => {
+        ResponseForm::Text => {
             let started = started.to_zoned(TimeZone::UTC).strftime("%a %b %e %H:%M:%S UTC %Y");
             let (hours, minutes, seconds) = (up / 3600, up / 60 % 60, up % 60);
-            Body::Text(format!(
+            PageBody::Text(format!(
                 "\nStarted: {started}\nUp: {hours} hr {minutes:02} min {seconds:02} sec\nGo version: {NO_GO}\n\
                  Binary version: {binary}\nEmulation version: {emulation}\nPaths: {}\n",
                 paths.join(" ")
             ))
         }
-        Form::Object { .. } => Body::Object(json!({
+        ResponseForm::Object { .. } => PageBody::Object(json!({
             "startTime": started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
             "uptimeSeconds": up,
             "goVersion": NO_GO,
@@ -53,44 +53,44 @@ fn status(accept: &str, paths: &[&str], started: Timestamp, now: Timestamp) -> A
 }
 
 /// All flags, given or default.
-pub(super) fn flagz(accept: &str, flags: &[(String, String)]) -> Answer {
+pub(super) fn flagz(accept: &str, flags: &[(String, String)]) -> HttpResponse {
     answer(accept, "Flagz", |form| match form {
-        Form::Text => {
+        ResponseForm::Text => {
             let mut text = String::new();
             for (name, value) in flags {
                 // Writing to a String cannot fail.
                 let _ = writeln!(text, "{name}={value}");
             }
-            Body::Text(text)
+            PageBody::Text(text)
         }
-        Form::Object { .. } => {
+        ResponseForm::Object { .. } => {
             let flags = flags.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
-            Body::Object(json!({ "flags": Value::Object(flags.collect()) }))
+            PageBody::Object(json!({ "flags": Value::Object(flags.collect()) }))
         }
     })
 }
 
 /// The part of a page that depends on its kind.
-enum Body {
+enum PageBody {
     /// what follows title and warning
     Text(String),
     /// the fields besides those of every object
     Object(Value),
 }
 
-fn answer(accept: &str, kind: &str, body: impl FnOnce(Form) -> Body) -> Answer {
+fn answer(accept: &str, kind: &str, body: impl FnOnce(ResponseForm) -> PageBody) -> HttpResponse {
     let Some(form) = negotiate(accept, kind) else { return not_acceptable() };
     let (media_type, version) = match form {
-        Form::Text => ("", ""),
-        Form::Object { media_type, version } => (media_type, version),
+        ResponseForm::Text => ("", ""),
+        ResponseForm::Object { media_type, version } => (media_type, version),
     };
     match body(form) {
-        Body::Text(text) => {
+        PageBody::Text(text) => {
             let headers = vec![("content-type", "text/plain; charset=utf-8".to_owned())];
             let body = format!("\n{COMPONENT} {}\n{WARNING}\n{text}", kind.to_lowercase());
-            Answer { headers, body, ..Answer::default() }
+            HttpResponse { headers, body, ..HttpResponse::default() }
         }
-        Body::Object(mut object) => {
+        PageBody::Object(mut object) => {
             if let Value::Object(fields) = &mut object {
                 fields.insert("kind".to_owned(), kind.into());
                 fields.insert("apiVersion".to_owned(), format!("{GROUP}/{version}").into());
@@ -102,12 +102,12 @@ fn answer(accept: &str, kind: &str, body: impl FnOnce(Form) -> Body) -> Answer {
                 let text = format!("This version of the {name} endpoint is deprecated. Please use a newer version.");
                 headers.push(("warning", format!("299 - \"{text}\"")));
             }
-            Answer { headers, body: format!("{object:#}"), ..Answer::default() }
+            HttpResponse { headers, body: format!("{object:#}"), ..HttpResponse::default() }
         }
     }
 }
 
-fn not_acceptable() -> Answer {
+fn not_acceptable() -> HttpResponse {
     let body = json!({
         "kind": "Status",
         "apiVersion": "v1",
@@ -118,7 +118,7 @@ fn not_acceptable() -> Answer {
         "code": 406,
     });
     let headers = vec![("content-type", "application/json".to_owned())];
-    Answer { status: StatusCode::NOT_ACCEPTABLE, headers, body: format!("{body:#}"), ..Answer::default() }
+    HttpResponse { status: StatusCode::NOT_ACCEPTABLE, headers, body: format!("{body:#}"), ..HttpResponse::default() }
 }
 
 fn moment(seconds: f64) -> Timestamp {
@@ -131,11 +131,11 @@ mod tests {
 
     const OBJECT: &str = "application/json;v=v1beta1;g=config.k8s.io;as=";
 
-    fn object(answer: &Answer) -> Value {
+    fn object(answer: &HttpResponse) -> Value {
         serde_json::from_str(&answer.body).unwrap()
     }
 
-    fn example(accept: &str) -> Answer {
+    fn example(accept: &str) -> HttpResponse {
         let (started, now) = (moment(1_795_517_507.61), moment(1_795_517_507.61 + 3725.0));
         status(accept, &["/configz", "/metrics"], started, now)
     }
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_status_is_an_object() {
         let answer = example(&format!("{OBJECT}Statusz"));
-        let type_of = |answer: &Answer| answer.headers[0].1.clone();
+        let type_of = |answer: &HttpResponse| answer.headers[0].1.clone();
         assert_eq!(type_of(&answer), "application/json;g=config.k8s.io;v=v1beta1;as=Statusz");
         let fields = object(&answer);
         assert_eq!((&fields["kind"], &fields["apiVersion"]), (&"Statusz".into(), &"config.k8s.io/v1beta1".into()));

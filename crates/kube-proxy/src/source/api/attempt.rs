@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::failure::{Cause, Failure};
-use super::step::Step;
+use super::failure::{FailureCause, RequestFailure};
+use super::step::NextRequest;
 
 /// Progress of one step.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,24 +28,24 @@ const EARLY: Duration = Duration::from_secs(2);
 
 impl Attempt {
     /// An attempt of a step that begins at `now`.
-    pub(super) fn new(step: &Step, now: Instant) -> Self {
+    pub(super) fn new(step: &NextRequest, now: Instant) -> Self {
         let seconds = match step {
-            Step::StreamingList { seconds, .. } | Step::Watch { seconds, .. } => Some(*seconds),
-            Step::List(_) | Step::Check { .. } => None,
+            NextRequest::StreamingList { seconds, .. } | NextRequest::Watch { seconds, .. } => Some(*seconds),
+            NextRequest::List(_) | NextRequest::Check { .. } => None,
         };
         Self {
             began: Some(now),
             until: seconds.and_then(|seconds| now.checked_add(Duration::from_secs(seconds))),
-            streaming: matches!(step, Step::StreamingList { .. }),
-            checking: matches!(step, Step::Check { .. }),
+            streaming: matches!(step, NextRequest::StreamingList { .. }),
+            checking: matches!(step, NextRequest::Check { .. }),
             ..Self::default()
         }
     }
 
     /// True if a stream ends early, as all do when the server stops or the connection to it breaks.
-    pub(super) fn is_interrupted(&self, failure: Option<&Failure>, now: Instant) -> bool {
+    pub(super) fn is_interrupted(&self, failure: Option<&RequestFailure>, now: Instant) -> bool {
         self.until.is_some_and(|until| match failure {
-            Some(failure) => failure.cause == Cause::Interrupted,
+            Some(failure) => failure.cause == FailureCause::Interrupted,
             None => now + EARLY < until,
         })
     }
@@ -58,15 +58,15 @@ mod tests {
     #[test]
     fn streams_that_end_before_their_time_are_interrupted() {
         let now = Instant::now();
-        let watch = Attempt::new(&Step::Watch { version: "7".into(), seconds: 300 }, now);
+        let watch = Attempt::new(&NextRequest::Watch { version: "7".into(), seconds: 300 }, now);
         let after = |seconds| now + Duration::from_secs(seconds);
         assert!(watch.is_interrupted(None, after(200)));
         assert!(!watch.is_interrupted(None, after(299)));
-        let failure = |cause| Some(Failure::new(cause, "it failed"));
-        assert!(watch.is_interrupted(failure(Cause::Interrupted).as_ref(), after(299)));
-        assert!(!watch.is_interrupted(failure(Cause::Expired).as_ref(), after(1)));
-        let check = Attempt::new(&Step::Check { name: None, version: "7".into() }, now);
+        let failure = |cause| Some(RequestFailure::new(cause, "it failed"));
+        assert!(watch.is_interrupted(failure(FailureCause::Interrupted).as_ref(), after(299)));
+        assert!(!watch.is_interrupted(failure(FailureCause::Expired).as_ref(), after(1)));
+        let check = Attempt::new(&NextRequest::Check { name: None, version: "7".into() }, now);
         assert!(check.checking && !check.is_interrupted(None, after(1)));
-        assert!(!check.is_interrupted(failure(Cause::Interrupted).as_ref(), after(1)));
+        assert!(!check.is_interrupted(failure(FailureCause::Interrupted).as_ref(), after(1)));
     }
 }

@@ -9,8 +9,8 @@ use ferry_client::CallError;
 
 /// Failure of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
-    pub(super) cause: Cause,
+pub(super) struct RequestFailure {
+    pub(super) cause: FailureCause,
     /// message without parts that differ each time
     text: String,
     /// the server's Retry-After
@@ -19,7 +19,7 @@ pub(super) struct Failure {
 
 /// Class of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum FailureCause {
     /// no connection to the server; the client paces the attempts
     Unreached,
     /// no credentials to send
@@ -62,10 +62,10 @@ const TOO_OLD: &str = "too old resource version:";
 /// Longest quotation of a server's or a proxy's text, in bytes.
 const MOST_TEXT: usize = 1024;
 
-// === impl Failure ===
+// === impl RequestFailure ===
 
-impl Failure {
-    pub(super) fn new(cause: Cause, text: impl Into<String>) -> Self {
+impl RequestFailure {
+    pub(super) fn new(cause: FailureCause, text: impl Into<String>) -> Self {
         let mut text = text.into();
         text.truncate(text.floor_char_boundary(MOST_TEXT));
         Self { cause, text, retry_after: None }
@@ -82,9 +82,9 @@ impl Failure {
             }
         }
         let cause = match (code, &**reason) {
-            (410, _) | (_, "Expired" | "Gone") => Cause::Expired,
-            _ if message.contains(TOO_LARGE) => Cause::Future,
-            (code, _) => Cause::Refused { code: *code, within },
+            (410, _) | (_, "Expired" | "Gone") => FailureCause::Expired,
+            _ if message.contains(TOO_LARGE) => FailureCause::Future,
+            (code, _) => FailureCause::Refused { code: *code, within },
         };
         let seconds = retry_after_seconds.map(|seconds| Duration::from_secs(seconds.into()));
         Self::new(cause, text).after(seconds)
@@ -108,38 +108,38 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for RequestFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl From<StreamError> for Failure {
+impl From<StreamError> for RequestFailure {
     fn from(error: StreamError) -> Self {
         let cause = match &error {
             StreamError::Status(status) => return Self::status(status, true),
-            StreamError::Malformed(_) | StreamError::TooLarge { .. } => Cause::Broken,
-            StreamError::Truncated => Cause::Interrupted,
+            StreamError::Malformed(_) | StreamError::TooLarge { .. } => FailureCause::Broken,
+            StreamError::Truncated => FailureCause::Interrupted,
         };
         Self::new(cause, error.to_string())
     }
 }
 
-impl From<CallError> for Failure {
+impl From<CallError> for RequestFailure {
     fn from(error: CallError) -> Self {
         let cause = match &error {
-            CallError::Connect(_) => Cause::Unreached,
-            CallError::Credentials(_) => Cause::Unequipped,
-            CallError::Interrupted(_) => Cause::Interrupted,
-            CallError::Timeout { .. } => Cause::Silent,
+            CallError::Connect(_) => FailureCause::Unreached,
+            CallError::Credentials(_) => FailureCause::Unequipped,
+            CallError::Interrupted(_) => FailureCause::Interrupted,
+            CallError::Timeout { .. } => FailureCause::Silent,
         };
         Self::new(cause, error.to_string())
     }
 }
 
-// === impl Cause ===
+// === impl FailureCause ===
 
-impl Cause {
+impl FailureCause {
     /// The server's status code.
     pub(super) fn code(self) -> Option<u16> {
         match self {
@@ -179,31 +179,32 @@ mod tests {
 
     #[test]
     fn a_status_is_told_whole() {
-        let failure = Failure::status(&status(403, "Forbidden", "nodes is forbidden: User \"u\" cannot watch"), false);
+        let failure =
+            RequestFailure::status(&status(403, "Forbidden", "nodes is forbidden: User \"u\" cannot watch"), false);
         assert_eq!(failure.to_string(), "403 Forbidden: nodes is forbidden: User \"u\" cannot watch");
-        assert_eq!(failure.cause, Cause::Refused { code: 403, within: false });
+        assert_eq!(failure.cause, FailureCause::Refused { code: 403, within: false });
         assert!(failure.is_refused_access());
-        assert_eq!(Failure::status(&status(500, "", ""), true).to_string(), "500");
-        assert_eq!(Failure::status(&status(0, "", "odd"), true).to_string(), "0: odd");
+        assert_eq!(RequestFailure::status(&status(500, "", ""), true).to_string(), "500");
+        assert_eq!(RequestFailure::status(&status(0, "", "odd"), true).to_string(), "0: odd");
     }
 
     #[test]
     fn gone_is_expired_wherever_it_stands() {
-        assert_eq!(Failure::status(&status(410, "Gone", ""), false).cause, Cause::Expired);
-        assert_eq!(Failure::from(StreamError::Status(status(410, "Expired", ""))).cause, Cause::Expired);
-        assert_eq!(Failure::status(&status(0, "Expired", ""), true).cause, Cause::Expired);
+        assert_eq!(RequestFailure::status(&status(410, "Gone", ""), false).cause, FailureCause::Expired);
+        assert_eq!(RequestFailure::from(StreamError::Status(status(410, "Expired", ""))).cause, FailureCause::Expired);
+        assert_eq!(RequestFailure::status(&status(0, "Expired", ""), true).cause, FailureCause::Expired);
     }
 
     #[test]
     fn a_version_that_the_server_hasnt_come_to_is_told_by_its_message() {
         let status = status(504, "Timeout", "Too large resource version: 9, current: 7");
-        assert_eq!(Failure::status(&status, false).cause, Cause::Future);
+        assert_eq!(RequestFailure::status(&status, false).cause, FailureCause::Future);
     }
 
     #[test]
     fn the_oldest_version_is_found_where_the_server_has_it() {
         let oldest = |message: &str| {
-            let failure = Failure::status(&status(410, "Expired", message), true);
+            let failure = RequestFailure::status(&status(410, "Expired", message), true);
             failure.oldest().map(str::to_owned)
         };
         assert_eq!(oldest("too old resource version: 207 (211)").as_deref(), Some("211"));
@@ -216,16 +217,16 @@ mod tests {
         let mut told = status(429, "TooManyRequests", "");
         told.retry_after_seconds = Some(3);
         let (one, five) = (Duration::from_secs(1), Duration::from_secs(5));
-        assert_eq!(Failure::status(&told, true).after(Some(one)).retry_after, Some(Duration::from_secs(3)));
-        assert_eq!(Failure::status(&told, true).after(Some(five)).retry_after, Some(five));
-        assert_eq!(Failure::status(&status(500, "", ""), true).after(None).retry_after, None);
+        assert_eq!(RequestFailure::status(&told, true).after(Some(one)).retry_after, Some(Duration::from_secs(3)));
+        assert_eq!(RequestFailure::status(&told, true).after(Some(five)).retry_after, Some(five));
+        assert_eq!(RequestFailure::status(&status(500, "", ""), true).after(None).retry_after, None);
     }
 
     #[test]
     fn long_texts_are_cut_between_characters() {
-        let failure = Failure::new(Cause::Broken, "ä".repeat(MOST_TEXT));
+        let failure = RequestFailure::new(FailureCause::Broken, "ä".repeat(MOST_TEXT));
         assert_eq!(failure.to_string().len(), MOST_TEXT);
-        let failure = Failure::new(Cause::Broken, format!("x{}", "ä".repeat(MOST_TEXT)));
+        let failure = RequestFailure::new(FailureCause::Broken, format!("x{}", "ä".repeat(MOST_TEXT)));
         assert_eq!(failure.to_string().len(), MOST_TEXT - 1);
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ferry_api::object::ObjectName;
 use ferry_api::wire::stream::compare_versions;
 
-use super::timing::Timing;
+use super::timing::SourceTiming;
 use ferry_client::backoff::Jitter;
 
 /// An object's last change.
@@ -28,7 +28,7 @@ pub(super) struct Witnesses(VecDeque<Witness>);
 
 /// Checks of the server's history.
 #[derive(Debug, Default)]
-pub(super) struct History {
+pub(super) struct HistoryChecks {
     witnesses: Witnesses,
     /// index of the witness of the next check
     place: usize,
@@ -103,9 +103,9 @@ impl Witnesses {
     }
 }
 
-// === impl History ===
+// === impl HistoryChecks ===
 
-impl History {
+impl HistoryChecks {
     /// Adds changes that are newer than all others.
     pub(super) fn changed(&mut self, changes: Witnesses) {
         let awaited = self.gone.len();
@@ -169,7 +169,7 @@ impl History {
     }
 
     /// Schedules a full list with jitter, since all nodes may need one. Further doubts postpone it only up to a bound.
-    pub(super) fn doubt(&mut self, now: Instant, timing: &Timing, jitter: &mut Jitter) {
+    pub(super) fn doubt(&mut self, now: Instant, timing: &SourceTiming, jitter: &mut Jitter) {
         let bound = Duration::from_millis(timing.verify_millis.end.saturating_mul(2));
         let by = *self.list_by.get_or_insert(now + bound);
         let wait = Duration::from_millis(jitter.among(&timing.verify_millis));
@@ -178,7 +178,7 @@ impl History {
 
     /// Notes that the server is behind this version, up to which everything has been delivered. True if it has lagged long enough
     /// to count as restored from a backup; schedules the next check otherwise.
-    pub(super) fn lags(&mut self, known: &str, now: Instant, timing: &Timing, jitter: &mut Jitter) -> bool {
+    pub(super) fn lags(&mut self, known: &str, now: Instant, timing: &SourceTiming, jitter: &mut Jitter) -> bool {
         self.frozen.get_or_insert_with(|| known.into());
         let until = match self.lag {
             Some(lag) if now >= lag.until => return true,

@@ -5,7 +5,7 @@ use std::time::Instant;
 use ferry_api::object::ObjectName;
 use ferry_api::wire::stream::{ListDecoder, ListEnd};
 
-use super::failure::{Cause, Failure};
+use super::failure::{FailureCause, RequestFailure};
 use super::history::Witnesses;
 use super::reflector::{Reflector, Stop};
 use super::resource::Recency;
@@ -39,7 +39,7 @@ impl Reflector {
             empty = if self.outlet.listed() == before { empty + 1 } else { 0 };
             if empty > MOST_EMPTY_PAGES {
                 let text = format!("endless list: over {MOST_EMPTY_PAGES} empty pages in a row");
-                return Err(Failure::new(Cause::Endless, text).into());
+                return Err(RequestFailure::new(FailureCause::Endless, text).into());
             }
             path = self.resource.page(&token);
         }
@@ -55,7 +55,7 @@ impl Reflector {
             decoder.push(&bytes, &mut items)?;
             if items.len() > 1 {
                 let text = "the server returned several objects of one name";
-                return Err(Failure::new(Cause::Endless, text).into());
+                return Err(RequestFailure::new(FailureCause::Endless, text).into());
             }
         }
         let newest = decoder.finish()?.newest;

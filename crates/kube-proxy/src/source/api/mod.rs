@@ -1,7 +1,7 @@
 //! The API server as a source: lists each kind, then watches from that version, through all failures of server and network. The
 //! last known state stays in force meanwhile.
 //!
-//! Each kind has a task, all on one thread. Its `Plan` decides on the next request and its time; its `Reflector` sends it,
+//! Each kind has a task, all on one thread. Its `RequestPlan` decides on the next request and its time; its `Reflector` sends it,
 //! passes the objects to its `Outlet`, and advances the known version only after that.
 
 mod attempt;
@@ -28,14 +28,14 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use self::outlet::Outlet;
-use self::plan::Plan;
+use self::plan::RequestPlan;
 use self::reflector::Reflector;
 use self::report::Report;
 use self::resource::Resource;
-pub use self::timing::Timing;
+pub use self::timing::SourceTiming;
 use self::turns::Turns;
 use super::{Closed, Sink};
-use crate::events::Writer;
+use crate::events::EventWriter;
 use crate::health::Freshness;
 use ferry_client::Client;
 use ferry_client::backoff::Jitter;
@@ -55,14 +55,14 @@ pub struct ApiSetup {
     /// receives the freshness of each kind
     pub freshness: Arc<Freshness>,
     /// times and bounds
-    pub timing: Timing,
+    pub timing: SourceTiming,
 }
 
 /// Follows the objects of a cluster, and writes Events on the same thread and connections.
 #[derive(Debug)]
 pub struct ApiSource {
     setup: ApiSetup,
-    events: Writer,
+    events: EventWriter,
     runtime: Runtime,
 }
 
@@ -71,7 +71,7 @@ impl ApiSource {
     ///
     /// # Errors
     /// If the runtime can't be created: the system's error.
-    pub fn new(setup: ApiSetup, events: Writer) -> io::Result<Self> {
+    pub fn new(setup: ApiSetup, events: EventWriter) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { setup, events, runtime })
     }
@@ -107,7 +107,7 @@ impl ApiSetup {
             client: self.client.clone(),
             timing: self.timing.clone(),
             freshness: Arc::clone(&self.freshness),
-            plan: Plan::new(self.timing.clone(), Jitter::random()),
+            plan: RequestPlan::new(self.timing.clone(), Jitter::random()),
             outlet: Outlet::new(kind, &self.node_name, sink),
             report: Report::new(resource.name, self.server.as_str().into()),
             failures: 0,

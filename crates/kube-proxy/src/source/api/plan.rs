@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 use ferry_api::wire::stream::compare_versions;
 
 use super::attempt::Attempt;
-use super::failure::{Cause, Failure};
-use super::history::{Finding, History, Witnesses};
+use super::failure::{FailureCause, RequestFailure};
+use super::history::{Finding, HistoryChecks, Witnesses};
 use super::resource::Recency;
-use super::step::Step;
-use super::timing::Timing;
+use super::step::NextRequest;
+use super::timing::SourceTiming;
 use ferry_client::backoff::{Backoff, Jitter};
 
 /// Consequence of an attempt's end.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum AttemptResult {
     /// no failure: continue after the pause
     GoOn(Duration),
     /// the attempt failed
     Failed {
-        failure: Failure,
+        failure: RequestFailure,
         /// pause before the next step
         pause: Duration,
         /// expected, not worth a warning
@@ -36,8 +36,8 @@ pub(super) enum Verdict {
 
 /// Position in a kind's history, and the state of failures.
 #[derive(Debug)]
-pub(super) struct Plan {
-    timing: Timing,
+pub(super) struct RequestPlan {
+    timing: SourceTiming,
     jitter: Jitter,
     /// version up to which everything has been delivered; `None` without a complete list
     version: Option<Box<str>>,
@@ -47,7 +47,7 @@ pub(super) struct Plan {
     known: Option<Box<str>>,
     /// the server doesn't have that version: a list must return the latest state
     latest: bool,
-    history: History,
+    history: HistoryChecks,
     /// consecutive failed streaming lists: after the second one the next list is paged
     failed_streams: u8,
     /// no streaming list before this time
@@ -83,8 +83,8 @@ const STREAMS: u8 = 2;
 /// Consecutive watches without a byte after which a proxy is assumed to buffer responses until their end.
 const MUTE: u8 = 2;
 
-impl Plan {
-    pub(super) fn new(timing: Timing, jitter: Jitter) -> Self {
+impl RequestPlan {
+    pub(super) fn new(timing: SourceTiming, jitter: Jitter) -> Self {
         let hasty = Backoff::new(timing.floor);
         Self {
             trouble: Backoff::new(timing.backoff),
@@ -98,7 +98,7 @@ impl Plan {
             listed: false,
             known: None,
             latest: false,
-            history: History::default(),
+            history: HistoryChecks::default(),
             failed_streams: 0,
             streaming_from: None,
             last_relist: None,
@@ -135,29 +135,29 @@ impl Plan {
     }
 
     /// Begins the next step.
-    pub(super) fn begin(&mut self, now: Instant) -> Step {
+    pub(super) fn begin(&mut self, now: Instant) -> NextRequest {
         let may_stream = self.timing.streaming_lists && self.streaming_from.is_none_or(|from| now >= from);
         if !self.away && self.history.list_is_due(now) {
             self.version = None;
         }
         let step = match self.version.clone() {
             Some(version) => self.resume(version, now),
-            None if self.failed_streams >= STREAMS || !may_stream => Step::List(self.recency()),
-            None => Step::StreamingList { recency: self.recency(), seconds: self.seconds() },
+            None if self.failed_streams >= STREAMS || !may_stream => NextRequest::List(self.recency()),
+            None => NextRequest::StreamingList { recency: self.recency(), seconds: self.seconds() },
         };
         self.attempt = Attempt::new(&step, now);
         step
     }
 
     /// A watch from this version; after an outage, first a check, or a scheduled list.
-    fn resume(&mut self, version: Box<str>, now: Instant) -> Step {
+    fn resume(&mut self, version: Box<str>, now: Instant) -> NextRequest {
         if self.away && self.history.is_doubted() {
             self.doubt(now);
         } else if self.away && !self.history.is_lagging() || self.history.check_is_due(now) {
-            return Step::Check { name: self.history.name().cloned(), version };
+            return NextRequest::Check { name: self.history.name().cloned(), version };
         }
         let left = self.history.seconds_left(now);
-        Step::Watch { version, seconds: self.seconds().min(left) }
+        NextRequest::Watch { version, seconds: self.seconds().min(left) }
     }
 
     /// Schedules a full list.
@@ -291,13 +291,13 @@ impl Plan {
     }
 
     /// Ends the step; `failure` is `None` after its proper end.
-    pub(super) fn ended(&mut self, failure: Option<Failure>, now: Instant) -> Verdict {
+    pub(super) fn ended(&mut self, failure: Option<RequestFailure>, now: Instant) -> AttemptResult {
         let attempt = self.attempt;
         let lasted = |since: Option<Instant>| {
             since.is_some_and(|since| now.saturating_duration_since(since) >= self.timing.brief)
         };
         if attempt.checking && failure.is_none() {
-            return Verdict::GoOn(Duration::ZERO);
+            return AttemptResult::GoOn(Duration::ZERO);
         }
         self.interrupted |= self.is_complete() && attempt.is_interrupted(failure.as_ref(), now);
         let (steady, live) = (self.is_complete() && lasted(attempt.answered), lasted(attempt.heard));
@@ -309,24 +309,26 @@ impl Plan {
             self.mute = 0;
         }
         let failure = if self.is_deaf(now) {
-            Some(Failure::new(Cause::Behind, "the server keeps watches open and sends nothing"))
+            Some(RequestFailure::new(FailureCause::Behind, "the server keeps watches open and sends nothing"))
         } else {
             failure
         };
         let failure = match failure {
-            None if worked => return Verdict::GoOn(self.after_a_good_end(now)),
-            None => Failure::new(Cause::Short, "the stream ended at once without an event"),
+            None if worked => return AttemptResult::GoOn(self.after_a_good_end(now)),
+            None => RequestFailure::new(FailureCause::Short, "the stream ended at once without an event"),
             Some(failure) => failure,
         };
         let quiet = match failure.cause {
             // The watch that follows is rejected, too, and that is logged.
-            Cause::Refused { .. } if attempt.checking => true,
-            Cause::Interrupted => worked,
+            FailureCause::Refused { .. } if attempt.checking => true,
+            FailureCause::Interrupted => worked,
             // Some servers send no bookmarks, and an unreachable one shows at the next step.
-            Cause::Silent => self.is_complete() && attempt.answered.is_some(),
-            Cause::Expired => self.is_first_relist(now),
+            FailureCause::Silent => self.is_complete() && attempt.answered.is_some(),
+            FailureCause::Expired => self.is_first_relist(now),
             // Older servers don't support streaming lists.
-            Cause::Unsupported | Cause::Refused { code: 400 | 422, .. } => attempt.streaming && !self.is_complete(),
+            FailureCause::Unsupported | FailureCause::Refused { code: 400 | 422, .. } => {
+                attempt.streaming && !self.is_complete()
+            }
             _ => false,
         };
         let mut pause = self.after(&failure, now);
@@ -338,7 +340,7 @@ impl Plan {
         if !worked {
             pause = pause.max(self.timing.floor);
         }
-        Verdict::Failed { failure, pause, quiet, answered: attempt.answered.is_some() }
+        AttemptResult::Failed { failure, pause, quiet, answered: attempt.answered.is_some() }
     }
 
     /// The pause after a proper end: a server or proxy that ends each stream at once must not cause a busy loop.
@@ -365,15 +367,15 @@ impl Plan {
     }
 
     /// Draws the consequences of a failure; returns the pause without regard to the server's Retry-After.
-    fn after(&mut self, failure: &Failure, now: Instant) -> Duration {
+    fn after(&mut self, failure: &RequestFailure, now: Instant) -> Duration {
         let attempt = self.attempt;
         if !self.is_complete() {
             self.list_failed(failure.cause, now);
-        } else if failure.cause == Cause::Silent && attempt.heard.is_none() {
+        } else if failure.cause == FailureCause::Silent && attempt.heard.is_none() {
             self.mute = self.mute.saturating_add(1);
         }
         self.away |= self.listed && failure.cause.is_absence();
-        let is_future = failure.cause == Cause::Future;
+        let is_future = failure.cause == FailureCause::Future;
         let known = self.version.as_deref().unwrap_or_default();
         if is_future && attempt.checking && !self.history.lags(known, now, &self.timing, &mut self.jitter) {
             // One of several API servers may lag behind the others. A watch waits there until it has caught up.
@@ -383,8 +385,8 @@ impl Plan {
         if attempt.checking || failure.cause.is_absence() {
             self.history.again();
         }
-        self.latest |= is_future || failure.cause == Cause::Behind;
-        if matches!(failure.cause, Cause::Expired | Cause::Behind) || is_future && self.is_complete() {
+        self.latest |= is_future || failure.cause == FailureCause::Behind;
+        if matches!(failure.cause, FailureCause::Expired | FailureCause::Behind) || is_future && self.is_complete() {
             self.away = false;
             return self.relist(now);
         }
@@ -402,51 +404,51 @@ impl Plan {
     }
 
     /// The next backoff after failures of this class.
-    fn back_off(&mut self, cause: Cause, now: Instant) -> Duration {
+    fn back_off(&mut self, cause: FailureCause, now: Instant) -> Duration {
         let refused = cause.code().is_some_and(|code| (400..500).contains(&code) && code != 429);
         if refused {
             self.refused_since.get_or_insert(now);
         } else {
             self.refused_since = None;
         }
-        let Timing { backoff_limit, short_limit, refusal_limit, floor, .. } = self.timing;
-        let costly = cause == Cause::Endless || cause == Cause::Broken && !self.is_complete();
+        let SourceTiming { backoff_limit, short_limit, refusal_limit, floor, .. } = self.timing;
+        let costly = cause == FailureCause::Endless || cause == FailureCause::Broken && !self.is_complete();
         let (backoff, limit) = match cause {
             // The client itself paces attempts to connect.
-            Cause::Unreached => return floor.mul_f64(1.0 + self.jitter.fraction()),
-            Cause::Unequipped => (&mut self.trouble, short_limit),
+            FailureCause::Unreached => return floor.mul_f64(1.0 + self.jitter.fraction()),
+            FailureCause::Unequipped => (&mut self.trouble, short_limit),
             _ if costly || self.is_refused(now) => (&mut self.refusals, refusal_limit),
             _ if refused => (&mut self.refusals, short_limit),
-            Cause::Refused { .. } => (&mut self.failing, backoff_limit),
+            FailureCause::Refused { .. } => (&mut self.failing, backoff_limit),
             _ => (&mut self.trouble, backoff_limit),
         };
         backoff.next(limit, &mut self.jitter)
     }
 
-    fn list_failed(&mut self, cause: Cause, now: Instant) {
-        if matches!(cause, Cause::Unreached | Cause::Unequipped | Cause::Future) {
+    fn list_failed(&mut self, cause: FailureCause, now: Instant) {
+        if matches!(cause, FailureCause::Unreached | FailureCause::Unequipped | FailureCause::Future) {
             return;
         }
         if self.attempt.streaming {
             self.failed_streams = self.failed_streams.saturating_add(1);
-            let is_held_back = cause == Cause::Silent && self.attempt.answered.is_some();
-            if is_held_back || cause == Cause::Unsupported || cause.is_refusal_of_streaming() {
+            let is_held_back = cause == FailureCause::Silent && self.attempt.answered.is_some();
+            if is_held_back || cause == FailureCause::Unsupported || cause.is_refusal_of_streaming() {
                 self.streaming_from = now.checked_add(self.timing.streaming_retry);
             }
         } else {
             // An expired continue token is no argument against paged lists.
-            self.failed_streams = if cause == Cause::Expired { STREAMS } else { 0 };
+            self.failed_streams = if cause == FailureCause::Expired { STREAMS } else { 0 };
         }
-        self.latest |= cause == Cause::Expired;
+        self.latest |= cause == FailureCause::Expired;
     }
 
     /// True if a full list is better than another request from the same version.
-    fn is_doubtful(&mut self, cause: Cause) -> bool {
+    fn is_doubtful(&mut self, cause: FailureCause) -> bool {
         let most = match cause {
-            Cause::Refused { code: 401 | 403 | 408 | 429 | 502..=504, .. } => return false,
-            Cause::Refused { code: 500.., within: false } => 5,
-            Cause::Broken => 2,
-            Cause::Refused { .. } => 2,
+            FailureCause::Refused { code: 401 | 403 | 408 | 429 | 502..=504, .. } => return false,
+            FailureCause::Refused { code: 500.., within: false } => 5,
+            FailureCause::Broken => 2,
+            FailureCause::Refused { .. } => 2,
             _ => return false,
         };
         self.doubts += 1;

@@ -8,15 +8,15 @@ use ferry_api::wire::stream::{Encoding, StreamError};
 use hyper::body::Bytes;
 use tokio::time::{sleep, timeout};
 
-use super::failure::{Cause, Failure};
+use super::failure::{FailureCause, RequestFailure};
 use super::history::Witnesses;
 use super::outlet::Outlet;
-use super::plan::{Plan, Verdict};
+use super::plan::{AttemptResult, RequestPlan};
 use super::report::Report;
 use super::resource::Resource;
-use super::step::Step;
-use super::timing::Timing;
-use super::turns::{Back, Outcome, Turn, Turns};
+use super::step::NextRequest;
+use super::timing::SourceTiming;
+use super::turns::{Back, Turn, TurnOutcome, Turns};
 use crate::health::Freshness;
 use crate::source::Closed;
 use ferry_client::{Answer, Body, Call, CallError, Client, Verb};
@@ -26,9 +26,9 @@ use ferry_client::{Answer, Body, Call, CallError, Client, Verb};
 pub(super) struct Reflector {
     pub(super) resource: Resource,
     pub(super) client: Client,
-    pub(super) timing: Timing,
+    pub(super) timing: SourceTiming,
     pub(super) freshness: Arc<Freshness>,
-    pub(super) plan: Plan,
+    pub(super) plan: RequestPlan,
     pub(super) outlet: Outlet,
     pub(super) report: Report,
     /// pacing of requests while the server is away
@@ -51,7 +51,7 @@ pub(super) enum Stop {
     /// the core has ended
     Closed(Closed),
     /// the step failed
-    Failed(Failure),
+    Failed(RequestFailure),
 }
 
 // === impl Reflector ===
@@ -71,12 +71,12 @@ impl Reflector {
             }
             let step = self.plan.begin(Instant::now());
             let (verb, result) = match step {
-                Step::List(recency) => (Verb::List, self.list(&recency).await),
-                Step::Check { name, version } => (Verb::List, self.check(name, &version).await),
-                Step::StreamingList { recency, seconds } => {
+                NextRequest::List(recency) => (Verb::List, self.list(&recency).await),
+                NextRequest::Check { name, version } => (Verb::List, self.check(name, &version).await),
+                NextRequest::StreamingList { recency, seconds } => {
                     (Verb::Watch, self.watch(self.resource.streaming_list(&recency, seconds)).await)
                 }
-                Step::Watch { version, seconds } => {
+                NextRequest::Watch { version, seconds } => {
                     (Verb::Watch, self.watch(self.resource.watch(&version, seconds)).await)
                 }
             };
@@ -108,17 +108,17 @@ impl Reflector {
         let courtesy = if self.is_best() { Duration::ZERO } else { self.timing.courtesy };
         loop {
             match self.turns.take(self.returns, courtesy).await {
-                Outcome::Turn(turn) => {
+                TurnOutcome::Turn(turn) => {
                     self.turn = Some(turn);
                     self.meet_absence();
                 }
-                Outcome::Unreached(failure) => {
+                TurnOutcome::Unreached(failure) => {
                     self.plan.missed();
                     self.report.failed(Verb::Watch, &failure, false);
                     continue;
                 }
-                Outcome::Back(back) => self.resume_after(back).await,
-                Outcome::Late => self.meet_absence(),
+                TurnOutcome::Back(back) => self.resume_after(back).await,
+                TurnOutcome::Late => self.meet_absence(),
             }
             return;
         }
@@ -146,20 +146,20 @@ impl Reflector {
     }
 
     /// Passes a step's failure on to the kinds that wait for their turn.
-    fn turn_after(&mut self, failure: &Failure) {
+    fn turn_after(&mut self, failure: &RequestFailure) {
         match failure.cause {
-            Cause::Unreached => {
+            FailureCause::Unreached => {
                 self.turns.unreached(failure);
                 if !self.is_best() {
                     self.turn = None;
                 }
             }
-            Cause::Expired if self.is_best() => {
+            FailureCause::Expired if self.is_best() => {
                 self.pass_turn(failure.oldest().map(Into::into));
             }
             // The watch caches of other kinds may reach further back: the next kind gets the turn.
-            Cause::Expired => self.turn = None,
-            Cause::Future | Cause::Behind => self.pass_turn(None),
+            FailureCause::Expired => self.turn = None,
+            FailureCause::Future | FailureCause::Behind => self.pass_turn(None),
             _ => {
                 let is_best = self.is_best();
                 let turns = &self.turns;
@@ -179,7 +179,7 @@ impl Reflector {
     }
 
     /// Logs the end of a step; returns the pause before the next one.
-    async fn conclude(&mut self, verb: Verb, failure: Option<Failure>) -> Result<Duration, Closed> {
+    async fn conclude(&mut self, verb: Verb, failure: Option<RequestFailure>) -> Result<Duration, Closed> {
         let now = Instant::now();
         let refusal = failure.as_ref().filter(|_| self.resource.optional).and_then(|failure| failure.cause.code());
         if let (Some(failure), Some(code @ (403 | 404))) = (&failure, refusal)
@@ -195,13 +195,13 @@ impl Reflector {
             self.outlet.deliver().await?;
         }
         Ok(match self.plan.ended(failure, now) {
-            Verdict::GoOn(pause) => {
+            AttemptResult::GoOn(pause) => {
                 if !self.plan.is_checking() {
                     self.report.works();
                 }
                 pause
             }
-            Verdict::Failed { failure, pause, quiet, answered } => {
+            AttemptResult::Failed { failure, pause, quiet, answered } => {
                 if quiet || refusal == Some(403) {
                     self.report.passed(verb, &failure);
                 } else {
@@ -213,7 +213,7 @@ impl Reflector {
     }
 
     /// Pauses an optional kind that the server doesn't serve, or not to this client.
-    async fn rest(&mut self, code: u16, failure: &Failure) -> Result<Duration, Closed> {
+    async fn rest(&mut self, code: u16, failure: &RequestFailure) -> Result<Duration, Closed> {
         if code == 404 {
             self.outlet.begin();
             self.outlet.complete();
@@ -225,7 +225,7 @@ impl Reflector {
     }
 
     /// Logs once that the kind is missing; true if it did.
-    fn do_without(&mut self, code: u16, failure: &Failure) -> bool {
+    fn do_without(&mut self, code: u16, failure: &RequestFailure) -> bool {
         let is_news = self.absence.replace(code) != Some(code);
         if is_news {
             let resource = self.resource.name;
@@ -248,16 +248,20 @@ impl Reflector {
     }
 
     /// Checks the number of objects of the current list.
-    pub(super) fn check_size(&self) -> Result<(), Failure> {
+    pub(super) fn check_size(&self) -> Result<(), RequestFailure> {
         let most = self.timing.most_objects;
         if self.outlet.listed() <= most {
             return Ok(());
         }
-        Err(Failure::new(Cause::Endless, format!("endless list: over {most} objects")))
+        Err(RequestFailure::new(FailureCause::Endless, format!("endless list: over {most} objects")))
     }
 
     /// Sends a request; returns the body of a successful response.
-    pub(super) async fn open(&mut self, verb: Verb, path_and_query: String) -> Result<(Body, Encoding), Failure> {
+    pub(super) async fn open(
+        &mut self,
+        verb: Verb,
+        path_and_query: String,
+    ) -> Result<(Body, Encoding), RequestFailure> {
         let call = Call { verb, resource: self.resource.name, path_and_query, body: Bytes::new() };
         let answer = self.client.send(&call).await?;
         if answer.status != 200 {
@@ -266,7 +270,7 @@ impl Reflector {
         let Some(encoding) = answer.encoding else {
             let content_type = answer.content_type.escape_debug();
             let text = format!("the response's content type is neither JSON nor protobuf: \"{content_type}\"");
-            return Err(Failure::new(Cause::Foreign, text));
+            return Err(RequestFailure::new(FailureCause::Foreign, text));
         };
         let now = Instant::now();
         self.plan.answered(now);
@@ -279,15 +283,15 @@ impl Reflector {
     }
 
     /// Reads an unsuccessful response.
-    async fn refusal(&self, answer: Answer) -> Failure {
+    async fn refusal(&self, answer: Answer) -> RequestFailure {
         let retry_after = answer.retry_after;
         let status = answer.refusal(self.timing.refusal).await;
-        Failure::status(&status, false).after(retry_after)
+        RequestFailure::status(&status, false).after(retry_after)
     }
 
     /// The next bytes of a body. While the core is busy, this kind waits and reads nothing; that doesn't count as the server's
     /// silence, which is measured from this call.
-    pub(super) async fn chunk(&mut self, body: &mut Body, silence: Duration) -> Result<Option<Bytes>, Failure> {
+    pub(super) async fn chunk(&mut self, body: &mut Body, silence: Duration) -> Result<Option<Bytes>, RequestFailure> {
         let is_first = self.turn.is_some() && !self.plan.is_checking() && !self.plan.is_heard();
         let early = if is_first { timeout(self.timing.verdict.min(silence), body.chunk()).await.ok() } else { None };
         let chunk = if let Some(chunk) = early {
@@ -299,7 +303,7 @@ impl Reflector {
             timeout(silence, body.chunk()).await
         };
         let Ok(chunk) = chunk else {
-            return Err(Failure::new(Cause::Silent, format!("no data for {} s", silence.as_secs_f32())));
+            return Err(RequestFailure::new(FailureCause::Silent, format!("no data for {} s", silence.as_secs_f32())));
         };
         let chunk = chunk?;
         if chunk.is_some() {
@@ -319,8 +323,8 @@ impl From<Closed> for Stop {
     }
 }
 
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Self {
+impl From<RequestFailure> for Stop {
+    fn from(failure: RequestFailure) -> Self {
         Self::Failed(failure)
     }
 }

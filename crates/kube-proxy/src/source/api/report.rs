@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::failure::{Cause, Failure};
+use super::failure::{FailureCause, RequestFailure};
 use ferry_client::Verb;
 
 /// Failures of one kind that were logged since it last worked.
@@ -11,7 +11,7 @@ pub(super) struct Report {
     resource: &'static str,
     server: Arc<str>,
     /// messages without their numbers, which may be times, ports or versions, and differ each time
-    said: Vec<(Verb, Cause, String)>,
+    said: Vec<(Verb, FailureCause, String)>,
     /// a failure came after a response head: then a response head is no proof of recovery
     late: bool,
 }
@@ -25,7 +25,7 @@ impl Report {
     }
 
     /// Logs a failed request of this verb, unless the same was logged before.
-    pub(super) fn failed(&mut self, verb: Verb, failure: &Failure, answered: bool) {
+    pub(super) fn failed(&mut self, verb: Verb, failure: &RequestFailure, answered: bool) {
         self.late |= answered;
         let text = (verb, failure.cause, without_numbers(&failure.to_string()));
         if self.said.contains(&text) || self.said.len() >= MOST {
@@ -41,7 +41,7 @@ impl Report {
     }
 
     /// Traces an expected failure.
-    pub(super) fn passed(&self, verb: Verb, failure: &Failure) {
+    pub(super) fn passed(&self, verb: Verb, failure: &RequestFailure) {
         tracing::trace!(verb = verb.as_str(), resource = self.resource, err = %failure, "Request to the API server ended");
     }
 
@@ -72,12 +72,12 @@ mod tests {
     use super::super::testing::logged;
     use super::*;
 
-    fn refused(code: u16, text: &str) -> Failure {
-        Failure::new(Cause::Refused { code, within: false }, text)
+    fn refused(code: u16, text: &str) -> RequestFailure {
+        RequestFailure::new(FailureCause::Refused { code, within: false }, text)
     }
 
-    fn unreached(text: &str) -> Failure {
-        Failure::new(Cause::Unreached, text)
+    fn unreached(text: &str) -> RequestFailure {
+        RequestFailure::new(FailureCause::Unreached, text)
     }
 
     fn report() -> Report {
@@ -131,7 +131,7 @@ mod tests {
         let log = logged(|| {
             let mut report = report();
             for _ in 0..5 {
-                report.failed(Verb::Watch, &Failure::new(Cause::Interrupted, "cut"), true);
+                report.failed(Verb::Watch, &RequestFailure::new(FailureCause::Interrupted, "cut"), true);
                 report.answered();
             }
             report.works();

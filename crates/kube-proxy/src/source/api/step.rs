@@ -6,7 +6,7 @@ use super::resource::Recency;
 
 /// The next request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum NextRequest {
     /// all objects, then their changes, in one stream of this duration
     StreamingList { recency: Recency, seconds: u64 },
     /// all objects, in pages

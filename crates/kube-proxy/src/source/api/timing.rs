@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::time::Duration;
 
-/// Times and bounds of a source. [`Timing::default`] is for production.
+/// Times and bounds of a source. [`SourceTiming::default`] is for production.
 #[derive(Clone, Debug)]
-pub struct Timing {
+pub struct SourceTiming {
     /// Silence after which a watch is restarted. The server sends a bookmark about every minute.
     pub silence: Duration,
     /// Total silence of open watches after which the version is doubted: the server may have been restored to an older state, and
@@ -61,7 +61,7 @@ pub struct Timing {
     pub most_objects: usize,
 }
 
-impl Default for Timing {
+impl Default for SourceTiming {
     fn default() -> Self {
         Self {
             silence: Duration::from_secs(130),

@@ -3,7 +3,7 @@
 use ferry_api::object::ObjectName;
 use ferry_api::wire::stream::{Change, WatchDecoder, WatchEvent};
 
-use super::failure::{Cause, Failure};
+use super::failure::{FailureCause, RequestFailure};
 use super::history::{Witness, Witnesses};
 use super::reflector::{Reflector, Stop};
 use ferry_client::Verb;
@@ -17,7 +17,7 @@ struct Brought {
     version: Option<Box<str>>,
     /// the last changes after the list
     changes: Witnesses,
-    failure: Option<Failure>,
+    failure: Option<RequestFailure>,
 }
 
 /// Capacity for events that is kept: a list has hundreds in one chunk, a quiet cluster one.
@@ -48,7 +48,9 @@ impl Reflector {
         }
         decoder.finish()?;
         if !self.plan.is_complete() {
-            return Err(Failure::new(Cause::Short, "the stream ended before its list was complete").into());
+            return Err(
+                RequestFailure::new(FailureCause::Short, "the stream ended before its list was complete").into()
+            );
         }
         Ok(())
     }
@@ -89,17 +91,17 @@ impl Reflector {
             Change::Upsert(object) => self.outlet.object(Ok(object)),
             Change::Unreadable(object) => self.outlet.object(Err(object)),
             Change::Delete(name) => self.outlet.gone(name),
-            Change::Error(status) => brought.failure = Some(Failure::status(&status, true)),
+            Change::Error(status) => brought.failure = Some(RequestFailure::status(&status, true)),
             Change::Bookmark { .. } if was_complete => {
                 if version.as_deref().is_some_and(|version| self.plan.is_behind(version)) {
                     let text = "the server's resource version went back";
-                    brought.failure = Some(Failure::new(Cause::Behind, text));
+                    brought.failure = Some(RequestFailure::new(FailureCause::Behind, text));
                 }
             }
             Change::Bookmark { initial_events_end: true } => {
                 if version.is_none() {
                     let text = "the bookmark at the end of the list has no resource version";
-                    brought.failure = Some(Failure::new(Cause::Broken, text));
+                    brought.failure = Some(RequestFailure::new(FailureCause::Broken, text));
                     return;
                 }
                 self.outlet.complete();
@@ -109,7 +111,7 @@ impl Reflector {
             }
             Change::Bookmark { initial_events_end: false } => {
                 let text = "the server doesn't mark the end of the list in its stream";
-                brought.failure = Some(Failure::new(Cause::Unsupported, text));
+                brought.failure = Some(RequestFailure::new(FailureCause::Unsupported, text));
             }
         }
         // Until the list is complete, versions are of single objects and in no order.

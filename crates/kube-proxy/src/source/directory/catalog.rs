@@ -22,14 +22,14 @@ pub(super) type FileName = Arc<OsStr>;
 #[derive(Debug, Default)]
 pub(super) struct Catalog {
     files: BTreeMap<FileName, Vec<ObjectKey>>,
-    owners: BTreeMap<ObjectKey, Owner>,
+    owners: BTreeMap<ObjectKey, OwningFile>,
     /// files that define the same object, after its owner
     shadows: BTreeMap<ObjectKey, BTreeSet<FileName>>,
 }
 
 /// The file that provides an object.
 #[derive(Debug)]
-struct Owner {
+struct OwningFile {
     file: FileName,
     /// fingerprint of the delivered object; `None` until the file is read again
     fingerprint: Option<u64>,
@@ -37,7 +37,7 @@ struct Owner {
 
 /// Changes of the catalog.
 #[derive(Debug, Default)]
-pub(super) struct Changes {
+pub(super) struct CatalogChanges {
     objects: BTreeMap<ObjectKey, Option<KubeObject>>,
     /// files that take over an object and must be read again
     pub(super) reread: BTreeSet<FileName>,
@@ -45,7 +45,7 @@ pub(super) struct Changes {
 
 /// Objects of a malformed file that may still be in it, and so stay.
 #[derive(Debug)]
-enum Kept<'a> {
+enum KeptObjects<'a> {
     /// all: a malformed document may be any object
     All,
     These(BTreeSet<&'a ObjectKey>),
@@ -73,7 +73,7 @@ impl Catalog {
         let objects = contents.objects.iter();
         let there: BTreeSet<(Kind, &ObjectName)> = objects.map(|object| (object.kind(), object.name())).collect();
         let mut absent = known.iter().filter(|(kind, name)| !there.contains(&(*kind, name)));
-        let kept = Kept::of(&contents.broken);
+        let kept = KeptObjects::of(&contents.broken);
         absent.any(|key| !kept.contains(key))
     }
 
@@ -83,9 +83,9 @@ impl Catalog {
         file: &FileName,
         objects: Vec<KubeObject>,
         broken: &[Broken],
-        changes: &mut Changes,
+        changes: &mut CatalogChanges,
     ) {
-        let kept = Kept::of(broken);
+        let kept = KeptObjects::of(broken);
         let mut fresh: BTreeMap<ObjectKey, KubeObject> = BTreeMap::new();
         for object in objects {
             let key = (object.kind(), object.name().clone());
@@ -112,7 +112,7 @@ impl Catalog {
     }
 
     /// Passes objects that the unreadable file should take over to the next file, or deletes them.
-    pub(super) fn disown(&mut self, file: &FileName, changes: &mut Changes) {
+    pub(super) fn disown(&mut self, file: &FileName, changes: &mut CatalogChanges) {
         let Some(keys) = self.files.get_mut(file) else { return };
         let owners = &self.owners;
         let unread =
@@ -124,13 +124,13 @@ impl Catalog {
     }
 
     /// The file no longer defines the object.
-    fn release(&mut self, key: &ObjectKey, file: &FileName, changes: &mut Changes) {
+    fn release(&mut self, key: &ObjectKey, file: &FileName, changes: &mut CatalogChanges) {
         let mut behind = self.shadows.remove(key).unwrap_or_default();
         match self.owners.get_mut(key) {
             Some(owner) if owner.file == *file => match behind.pop_first() {
                 Some(next) => {
                     changes.reread.insert(Arc::clone(&next));
-                    *owner = Owner { file: next, fingerprint: None };
+                    *owner = OwningFile { file: next, fingerprint: None };
                 }
                 None => {
                     self.owners.remove(key);
@@ -145,7 +145,7 @@ impl Catalog {
     }
 
     /// The file defines the object.
-    fn claim(&mut self, key: ObjectKey, object: KubeObject, file: &FileName, changes: &mut Changes) {
+    fn claim(&mut self, key: ObjectKey, object: KubeObject, file: &FileName, changes: &mut CatalogChanges) {
         match self.owners.get_mut(&key) {
             Some(owner) if owner.file < *file => {
                 if self.shadows.entry(key.clone()).or_default().insert(Arc::clone(file)) {
@@ -167,7 +167,7 @@ impl Catalog {
                 }
             }
             None => {
-                let owner = Owner { file: Arc::clone(file), fingerprint: Some(fingerprint(&object)) };
+                let owner = OwningFile { file: Arc::clone(file), fingerprint: Some(fingerprint(&object)) };
                 self.owners.insert(key.clone(), owner);
             }
         }
@@ -175,9 +175,9 @@ impl Catalog {
     }
 }
 
-// === impl Kept ===
+// === impl KeptObjects ===
 
-impl<'a> Kept<'a> {
+impl<'a> KeptObjects<'a> {
     fn of(broken: &'a [Broken]) -> Self {
         let known = broken.iter().filter(|broken| !broken.misnamed);
         let keys: Option<BTreeSet<&ObjectKey>> = known.map(|broken| broken.object.as_ref()).collect();
@@ -192,9 +192,9 @@ impl<'a> Kept<'a> {
     }
 }
 
-// === impl Changes ===
+// === impl CatalogChanges ===
 
-impl Changes {
+impl CatalogChanges {
     /// The number of changed objects.
     pub(super) fn len(&self) -> usize {
         self.objects.len()

@@ -19,10 +19,10 @@ use std::time::{Duration, Instant, SystemTime};
 use ferry_api::object::Kind;
 use ferry_model::store::Event;
 
-use self::catalog::{Catalog, Changes, FileName};
+use self::catalog::{Catalog, CatalogChanges, FileName};
 use super::Sink;
 use super::file::{self, Broken, Stamp};
-use crate::platform::{DirectoryWatch, Notice};
+use crate::platform::{DirectoryWatch, FileNotice};
 
 /// All kinds that manifests may define.
 const KINDS: [Kind; 4] = [Kind::Node, Kind::ServiceCidr, Kind::Service, Kind::EndpointSlice];
@@ -41,13 +41,13 @@ const CHUNK: usize = 1024;
 
 /// A directory of manifests.
 #[derive(Debug)]
-pub struct Directory {
+pub struct DirectorySource {
     path: PathBuf,
     /// `None` while the directory is missing
     watch: Option<DirectoryWatch>,
     catalog: Catalog,
-    files: BTreeMap<FileName, Seen>,
-    open: BTreeMap<FileName, Open>,
+    files: BTreeMap<FileName, FileState>,
+    open: BTreeMap<FileName, OpenFile>,
     /// time of the next check of links and of the directory itself
     next_check: Instant,
     /// it has been logged that the directory is missing
@@ -56,7 +56,7 @@ pub struct Directory {
 
 /// State of a file when it was last read.
 #[derive(Debug)]
-struct Seen {
+struct FileState {
     /// `None` if it may change without another stamp
     stamp: Option<Stamp>,
     link: bool,
@@ -68,7 +68,7 @@ struct Seen {
 
 /// A file that is open for writing.
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct OpenFile {
     written: Instant,
     /// it has been read since the last write
     looked_at: bool,
@@ -92,9 +92,9 @@ enum Trust {
     Rested,
 }
 
-// === impl Directory ===
+// === impl DirectorySource ===
 
-impl Directory {
+impl DirectorySource {
     /// Begins to watch a directory without reading it.
     ///
     /// # Errors
@@ -144,7 +144,7 @@ impl Directory {
 
     /// The number of files with a malformed object without a good state since the start.
     fn unreadable(&self) -> usize {
-        let unknown = |seen: &Seen, broken: &Broken| match &broken.object {
+        let unknown = |seen: &FileState, broken: &Broken| match &broken.object {
             Some(key) => !self.catalog.knows(key),
             None if broken.misnamed => false,
             None => !seen.whole,
@@ -155,7 +155,7 @@ impl Directory {
     /// Reads the initial lists of all kinds in batches, of which the last is returned instead of delivered.
     fn read_all<E>(&mut self, deliver: &mut dyn FnMut(Vec<Event>) -> Result<(), E>) -> Result<Vec<Event>, E> {
         deliver(KINDS.map(Event::Restart).into())?;
-        let mut changes = Changes::default();
+        let mut changes = CatalogChanges::default();
         for name in self.names() {
             self.refresh(&name, Trust::Settled, &mut changes);
             if changes.len() >= CHUNK {
@@ -178,7 +178,7 @@ impl Directory {
         let now = Instant::now();
         self.add_open(now, &mut reads);
         self.check(now, &mut reads);
-        let mut changes = Changes::default();
+        let mut changes = CatalogChanges::default();
         self.refresh_all(reads, &mut changes);
         changes.take()
     }
@@ -209,28 +209,28 @@ impl Directory {
     /// Time until the next check.
     fn patience(&self) -> Duration {
         let now = Instant::now();
-        let open = self.open.values().map(Open::due);
+        let open = self.open.values().map(OpenFile::due);
         open.chain([self.next_check]).min().unwrap_or(now).saturating_duration_since(now)
     }
 
-    fn note(&mut self, notice: Notice, reads: &mut ReadSet) {
+    fn note(&mut self, notice: FileNotice, reads: &mut ReadSet) {
         match notice {
-            Notice::Settled(name) => reads.add(name, Trust::Settled),
-            Notice::Touched(name) => {
+            FileNotice::Settled(name) => reads.add(name, Trust::Settled),
+            FileNotice::Touched(name) => {
                 let is_link = fs::symlink_metadata(self.path_of(&name)).is_ok_and(|metadata| metadata.is_symlink());
                 if is_link {
                     reads.add(name, Trust::Settled);
                 } else if file::is_manifest(&name) {
-                    self.open.insert(name.into(), Open { written: Instant::now(), looked_at: false });
+                    self.open.insert(name.into(), OpenFile { written: Instant::now(), looked_at: false });
                 }
             }
             // Some writers set mode and times before they finish.
-            Notice::Attributes(name) => match self.open.get_mut(name.as_os_str()) {
-                Some(open) => *open = Open { written: Instant::now(), looked_at: false },
+            FileNotice::Attributes(name) => match self.open.get_mut(name.as_os_str()) {
+                Some(open) => *open = OpenFile { written: Instant::now(), looked_at: false },
                 None => reads.add(name, Trust::Settled),
             },
-            Notice::Everything => reads.all = true,
-            Notice::Gone => self.watch = None,
+            FileNotice::Everything => reads.all = true,
+            FileNotice::Gone => self.watch = None,
         }
     }
 
@@ -310,7 +310,7 @@ impl Directory {
         names.filter(|name| file::is_manifest(name)).map(FileName::from).collect()
     }
 
-    fn refresh_all(&mut self, mut reads: ReadSet, changes: &mut Changes) {
+    fn refresh_all(&mut self, mut reads: ReadSet, changes: &mut CatalogChanges) {
         if reads.all {
             let mut names = self.names();
             names.extend(self.files.keys().cloned());
@@ -338,7 +338,7 @@ impl Directory {
     }
 
     /// Reads a file regardless of its stamp.
-    fn refresh(&mut self, name: &FileName, trust: Trust, changes: &mut Changes) {
+    fn refresh(&mut self, name: &FileName, trust: Trust, changes: &mut CatalogChanges) {
         let path = self.path_of(name);
         let stamp = match Stamp::of(&path) {
             Ok(Some(stamp)) => stamp,
@@ -358,7 +358,7 @@ impl Directory {
                     Trust::Rested => false,
                 };
                 if doubted && self.catalog.would_lose(name, &contents) {
-                    let waits = Open { written: Instant::now(), looked_at: true };
+                    let waits = OpenFile { written: Instant::now(), looked_at: true };
                     self.open.entry(name.clone()).or_insert(waits);
                     return;
                 }
@@ -371,7 +371,7 @@ impl Directory {
     }
 
     /// Reads a file again that takes over an object from another one.
-    fn reread(&mut self, name: &FileName, changes: &mut Changes) {
+    fn reread(&mut self, name: &FileName, changes: &mut CatalogChanges) {
         if let Ok(contents) = file::read(&self.path_of(name)) {
             self.catalog.update(name, contents.objects, &contents.broken, changes);
         }
@@ -382,7 +382,7 @@ impl Directory {
     fn forget(&mut self, name: &FileName) {
         self.files.remove(name);
         if self.path_of(name).is_symlink() {
-            self.files.insert(name.clone(), Seen { stamp: None, link: true, broken: Vec::new(), whole: false });
+            self.files.insert(name.clone(), FileState { stamp: None, link: true, broken: Vec::new(), whole: false });
         }
     }
 
@@ -403,13 +403,13 @@ impl Directory {
         let path = self.path_of(name);
         let link = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
         let stamp = stamp.filter(|stamp| stamp.is_reliable(SystemTime::now()));
-        self.files.insert(name.clone(), Seen { stamp, link, broken, whole });
+        self.files.insert(name.clone(), FileState { stamp, link, broken, whole });
     }
 }
 
-// === impl Open ===
+// === impl OpenFile ===
 
-impl Open {
+impl OpenFile {
     /// Time of the next read.
     fn due(&self) -> Instant {
         self.written + if self.looked_at { LONG_PAUSE } else { PAUSE }

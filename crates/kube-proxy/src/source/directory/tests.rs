@@ -12,7 +12,7 @@ use crate::input::Input;
 /// A test's directory, and the state of its objects in a store.
 struct Bench {
     root: PathBuf,
-    directory: Directory,
+    directory: DirectorySource,
     /// the cluster IP of each service
     services: BTreeMap<String, String>,
     /// every event since the start
@@ -46,7 +46,7 @@ impl Bench {
     }
 
     fn at(root: PathBuf) -> Self {
-        let mut directory = Directory::open(&root.join("m")).unwrap();
+        let mut directory = DirectorySource::open(&root.join("m")).unwrap();
         let mut all = Vec::new();
         let last = directory.read_all(&mut |events| {
             all.extend(events);
@@ -135,7 +135,7 @@ fn files_that_count() {
 #[test]
 fn a_directory_that_is_not_there_is_an_error() {
     let root = fresh_root();
-    assert_eq!(Directory::open(&root.join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(DirectorySource::open(&root.join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
     fs::remove_dir_all(root).unwrap();
 }
 
@@ -362,7 +362,7 @@ fn what_was_never_read_is_counted() {
 fn what_was_never_read_is_told_before_the_lists_are_complete() {
     let root = fresh_root();
     fs::write(root.join("m/a.yaml"), "kind: [\n").unwrap();
-    let directory = Directory::open(&root.join("m")).unwrap();
+    let directory = DirectorySource::open(&root.join("m")).unwrap();
     let (inputs, input) = std::sync::mpsc::sync_channel(8);
     let source = std::thread::spawn(move || directory.run(&Sink::new(inputs)));
     let next = || input.recv_timeout(SOON).unwrap();
@@ -513,8 +513,8 @@ fn a_lost_notice_leads_to_reading_all_files() {
     bench.put("b.yaml", &service("b", "10.0.0.3"));
     bench.directory.watch = Some(DirectoryWatch::new(&bench.root.join("m")).unwrap());
     let mut reads = ReadSet::default();
-    bench.directory.note(Notice::Everything, &mut reads);
-    let mut changes = Changes::default();
+    bench.directory.note(FileNotice::Everything, &mut reads);
+    let mut changes = CatalogChanges::default();
     bench.directory.refresh_all(reads, &mut changes);
     let events = changes.take();
     assert!(

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use ferry_conformance::cluster::happens;
 use ferry_conformance::{Case, Cluster, Random};
-use ferry_lab::corpus::{Corpus, Findings, Situation, Terrain};
+use ferry_lab::corpus::{Corpus, Situation, SituationResult, Terrain};
 use ferry_lab::proxy::USERSPACE;
 use ferry_lab::{Mode, kubernetes};
 use ferry_model::Profile;
@@ -272,7 +272,7 @@ fn try_all(corpus: &mut Corpus<'_>, what: &str, mut situations: Vec<Situation>, 
     // one proxy for all situations with the same configuration
     situations.sort_by(|one, other| (&one.config, &one.name).cmp(&(&other.config, &other.name)));
     let (start, number) = (Instant::now(), situations.len());
-    let mut all = Findings::default();
+    let mut all = SituationResult::default();
     for (done, situation) in situations.into_iter().enumerate() {
         if done % PROGRESS == 0 {
             println!("{what}: {done} of {number} in {:.0?}", start.elapsed());
@@ -285,10 +285,10 @@ fn try_all(corpus: &mut Corpus<'_>, what: &str, mut situations: Vec<Situation>, 
             findings.faults.extend(changes.map(|text| format!("{name}, {text}")));
             findings
         }));
-        let Findings { connections, faults } = tried.unwrap_or_else(|panic| {
+        let SituationResult { connections, faults } = tried.unwrap_or_else(|panic| {
             corpus.end_proxy();
             let text = panic.downcast_ref::<String>().map_or("it panicked", String::as_str);
-            Findings { connections: 0, faults: vec![format!("{name}: {text}")] }
+            SituationResult { connections: 0, faults: vec![format!("{name}: {text}")] }
         });
         if wanted.is_some() {
             report(&name, connections, begun.elapsed(), &faults);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use ferry_lab::Place;
+use ferry_lab::LabMachine;
 
 use crate::driver::{History, Period};
 use crate::load::{Ended, Outcomes};
@@ -23,7 +23,7 @@ pub(crate) struct Account<'a> {
     failed: Vec<String>,
     astray: Vec<String>,
     counts: BTreeMap<String, usize>,
-    retransmissions: BTreeMap<Place, u64>,
+    retransmissions: BTreeMap<LabMachine, u64>,
     pause: Duration,
 }
 

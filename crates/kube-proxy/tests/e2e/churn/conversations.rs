@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::slowly;
-use ferry_lab::{Family, Lab, Place};
+use ferry_lab::{Family, Lab, LabMachine};
 
 use crate::services;
 
@@ -33,7 +33,7 @@ pub(crate) struct Conversations {
 
 /// One client, and the endpoint of its last answer.
 struct Conversation {
-    place: Place,
+    place: LabMachine,
     port: u16,
     to: SocketAddr,
     last: Option<(usize, Instant)>,
@@ -47,9 +47,9 @@ impl Conversations {
         let mut all = Vec::new();
         for family in Family::ALL {
             for (place, to) in [
-                (Place::PodB, at_cluster_ip(family, 1)),
-                (Place::Client, at_node_port(family, 30000)),
-                (Place::Client, at_external_ip(family, 1)),
+                (LabMachine::PodB, at_cluster_ip(family, 1)),
+                (LabMachine::Client, at_node_port(family, 30000)),
+                (LabMachine::Client, at_external_ip(family, 1)),
             ] {
                 all.extend((0..number).map(|_| (place, to)));
             }
@@ -57,7 +57,7 @@ impl Conversations {
         let all = (PORTS..).zip(all).map(|(port, (place, to))| Conversation { place, port, to, last: None }).collect();
         let all = Arc::new(Mutex::new(all));
         let stop = Arc::new(AtomicBool::new(false));
-        let threads = [Place::PodB, Place::Client].map(|place| {
+        let threads = [LabMachine::PodB, LabMachine::Client].map(|place| {
             let (all, stop) = (Arc::clone(&all), Arc::clone(&stop));
             lab.host(place).thread(move || converse(place, &all, &stop))
         });
@@ -120,7 +120,7 @@ fn strays(all: &Mutex<Vec<Conversation>>, since: Instant, serves: services::Pool
     all.iter().filter(|one| !is_right(one)).map(text).collect()
 }
 
-fn converse(place: Place, all: &Mutex<Vec<Conversation>>, stop: &AtomicBool) {
+fn converse(place: LabMachine, all: &Mutex<Vec<Conversation>>, stop: &AtomicBool) {
     let lock = || all.lock().unwrap_or_else(PoisonError::into_inner);
     let open = |(index, one): (usize, &Conversation)| {
         let from = SocketAddr::new(place.address(Family::of(one.to.ip())), one.port);

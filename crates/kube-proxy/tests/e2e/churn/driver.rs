@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ferry_lab::objects::{Condition, Manifests};
+use ferry_lab::objects::{EndpointCondition, Manifests};
 use ferry_lab::patience::slowly;
-use ferry_lab::proxy::{Config, IPTABLES, USERSPACE};
-use ferry_lab::{Client, Family, Host, Lab, Mode, Place, Proxy};
+use ferry_lab::proxy::{IPTABLES, ProxyConfig, USERSPACE};
+use ferry_lab::{Family, Host, Lab, LabMachine, Mode, ProbeClient, ProxyProcess};
 
 use crate::services::{self, ENDPOINTS, Pool, Ranges, Role, State, Way};
 
@@ -34,8 +34,8 @@ pub(crate) type History = Vec<[Vec<Period>; 3]>;
 /// The proxy, its manifests, and their history.
 pub(crate) struct Driver<'a> {
     start: Start<'a>,
-    proxy: Proxy<'a>,
-    marker: Client<'a>,
+    proxy: ProxyProcess<'a>,
+    marker: ProbeClient<'a>,
     services: Vec<State>,
     history: History,
     dice: Dice,
@@ -48,7 +48,7 @@ struct Start<'a> {
     host: &'a Host,
     executable: String,
     folder: PathBuf,
-    config: Config,
+    config: ProxyConfig,
 }
 
 /// A manifest that is not known to be in force.
@@ -98,7 +98,7 @@ impl<'a> Driver<'a> {
         }
         let written = Instant::now();
         let start = Start {
-            host: lab.host(Place::Node),
+            host: lab.host(LabMachine::Node),
             executable: executable.to_owned(),
             folder: folder.to_owned(),
             config: config(mode),
@@ -107,7 +107,7 @@ impl<'a> Driver<'a> {
         let mut driver = Self {
             start,
             proxy,
-            marker: lab.from(Place::Node).patience(slowly(patience(mode.name))),
+            marker: lab.from(LabMachine::Node).patience(slowly(patience(mode.name))),
             services,
             history: History::new(),
             dice: Dice(0x9e37_79b9_7f4a_7c15),
@@ -172,7 +172,8 @@ impl<'a> Driver<'a> {
     pub(crate) fn serving(&self) -> Pool {
         let serves = |endpoint: &usize| {
             let condition = self.services[PLAIN].conditions[*endpoint];
-            condition.is_some_and(|condition| matches!(condition, Condition::Ready | Condition::Terminating))
+            condition
+                .is_some_and(|condition| matches!(condition, EndpointCondition::Ready | EndpointCondition::Terminating))
         };
         Pool((0..ENDPOINTS).filter(serves).fold(0, |pool, endpoint| pool | 1 << endpoint))
     }
@@ -229,9 +230,9 @@ impl<'a> Driver<'a> {
             let endpoint = self.dice.below(ENDPOINTS);
             let becomes = match self.dice.below(6) {
                 0 => None,
-                1 => Some(Condition::Unready),
-                2 => Some(Condition::Terminating),
-                _ => Some(Condition::Ready),
+                1 => Some(EndpointCondition::Unready),
+                2 => Some(EndpointCondition::Terminating),
+                _ => Some(EndpointCondition::Ready),
             };
             let empty = self.services[number].role == Role::Other && self.dice.below(4) == 0;
             let service = &mut self.services[number];
@@ -336,21 +337,21 @@ impl<'a> Start<'a> {
         self.folder.join("manifests")
     }
 
-    fn proxy(&self) -> Proxy<'a> {
-        Proxy::start(self.host, &self.executable, &self.folder, &self.manifests(), &self.config)
+    fn proxy(&self) -> ProxyProcess<'a> {
+        ProxyProcess::start(self.host, &self.executable, &self.folder, &self.manifests(), &self.config)
     }
 }
 
 /// The configuration of a mode. It names the way, since without a name the proxy takes another one if this one fails. An endpoint that
 /// gets no processor for more than the default of 250 ms would answer an association that has ended.
-fn config(mode: Mode) -> Config {
+fn config(mode: Mode) -> ProxyConfig {
     let own = |way| {
         format!(
             "---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nuserspaceWay: {way}\n\
              userspaceUDPTimeout: 5s\n"
         )
     };
-    Config { mode: mode.name, more: mode.way.map(own).unwrap_or_default(), ..Config::default() }
+    ProxyConfig { mode: mode.name, more: mode.way.map(own).unwrap_or_default(), ..ProxyConfig::default() }
 }
 
 /// The time limit of a probe of the marker.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use ferry_lab::lab::POD_PORTS;
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::slowly;
-use ferry_lab::{Family, Lab, Place};
+use ferry_lab::{Family, Lab, LabMachine};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::services::{CARRIERS, HELD_PORTS, PODS, Role};
@@ -53,7 +53,7 @@ impl Established {
             is_started.recv().expect("servers listen");
             server
         });
-        let clients = [Place::PodB, Place::Client].map(|place| {
+        let clients = [LabMachine::PodB, LabMachine::Client].map(|place| {
             let stop = Arc::clone(stop);
             let (open, is_open) = std::sync::mpsc::channel();
             let client = lab.host(place).thread(move || {
@@ -84,7 +84,7 @@ impl Established {
     }
 }
 
-fn listeners(place: Place) -> Vec<TcpListener> {
+fn listeners(place: LabMachine) -> Vec<TcpListener> {
     let addresses = Family::ALL.map(|family| place.address(family));
     let at =
         addresses.iter().flat_map(|ip| POD_PORTS.map(|port| SocketAddr::new(*ip, HELD_PORTS + port - POD_PORTS[0])));
@@ -130,14 +130,14 @@ fn give_back(stream: &mut TcpStream) -> bool {
     }
 }
 
-fn connect(place: Place, number: usize) -> Vec<TcpStream> {
+fn connect(place: LabMachine, number: usize) -> Vec<TcpStream> {
     let held = u8::try_from(CARRIERS.iter().position(|role| *role == Role::Held).expect("it is there")).expect("few");
     let at: Vec<_> = Family::ALL
         .into_iter()
         .flat_map(|family| {
             let cluster_ip = at_cluster_ip(family, u16::from(held) + 1);
             let external = [at_external_ip(family, held + 1), at_node_port(family, 30000 + u16::from(held))];
-            if place == Place::Client { external.to_vec() } else { vec![cluster_ip] }
+            if place == LabMachine::Client { external.to_vec() } else { vec![cluster_ip] }
         })
         .collect();
     let open = |at: &SocketAddr| {

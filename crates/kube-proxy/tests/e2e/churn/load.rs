@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ferry_lab::patience::slowly;
-use ferry_lab::{Host, Lab, Place, Protocol};
+use ferry_lab::{Host, Lab, LabMachine, Protocol};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Socket, Type};
 
@@ -24,7 +24,7 @@ const UNDER_WAY: usize = 400;
 
 /// Connections from one place.
 pub(crate) struct Load<'a> {
-    place: Place,
+    place: LabMachine,
     host: &'a Host,
     retransmissions: u64,
     thread: JoinHandle<Outcomes>,
@@ -32,7 +32,7 @@ pub(crate) struct Load<'a> {
 
 /// Results of the connections of one place.
 pub(crate) struct Outcomes {
-    pub(crate) place: Place,
+    pub(crate) place: LabMachine,
     pub(crate) ended: Vec<Ended>,
     /// first packets that TCP sent again
     pub(crate) retransmissions: u64,
@@ -63,7 +63,7 @@ struct UnderWay {
 impl<'a> Load<'a> {
     /// Opens `a_second` connections per second from a place, until `stop`. `of_host` is the node's kind of access to external
     /// addresses.
-    pub(crate) fn start(lab: &'a Lab, place: Place, of_host: Way, a_second: u64, stop: &Arc<AtomicBool>) -> Self {
+    pub(crate) fn start(lab: &'a Lab, place: LabMachine, of_host: Way, a_second: u64, stop: &Arc<AtomicBool>) -> Self {
         let (host, stop) = (lab.host(place), Arc::clone(stop));
         let retransmissions = retransmissions(host);
         let thread = host.thread(move || run(place, of_host, a_second, &stop));
@@ -77,7 +77,7 @@ impl<'a> Load<'a> {
     }
 }
 
-fn run(place: Place, of_host: Way, a_second: u64, stop: &AtomicBool) -> Outcomes {
+fn run(place: LabMachine, of_host: Way, a_second: u64, stop: &AtomicBool) -> Outcomes {
     let targets = services::targets(place, of_host);
     let mut outcomes = Outcomes { place, ended: Vec::new(), retransmissions: 0, pause: Duration::ZERO };
     let mut under_way: VecDeque<UnderWay> = VecDeque::new();

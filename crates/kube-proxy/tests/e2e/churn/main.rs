@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferry_lab::proxy::{IPVS, USERSPACE};
-use ferry_lab::{Lab, Mode, Place, iptables};
+use ferry_lab::{Lab, LabMachine, Mode, iptables};
 
 use account::Account;
 use conversations::Conversations;
@@ -76,7 +76,7 @@ fn connections(mode: Mode) -> u64 {
 /// A driver in this mode, with a folder of this name.
 fn driver<'a>(lab: &'a Lab, name: &str, mode: Mode) -> Driver<'a> {
     if let Some(backend) = mode.backend {
-        iptables::hint(lab.host(Place::Node), backend);
+        iptables::hint(lab.host(LabMachine::Node), backend);
     }
     Driver::start(lab, EXECUTABLE, &PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("churn").join(name), mode)
 }
@@ -95,7 +95,7 @@ fn churn(name: &str, mode: Mode, pace: Pace) {
     let stop = Arc::new(AtomicBool::new(false));
     let number = usize::try_from(scale("FERRY_CHURN_ESTABLISHED", ESTABLISHED)).expect("a few hundred");
     let established = Established::open(&lab, number, &stop);
-    let loads = [(Place::PodB, 4), (Place::Client, 5), (Place::Node, 1)]
+    let loads = [(LabMachine::PodB, 4), (LabMachine::Client, 5), (LabMachine::Node, 1)]
         .map(|(place, tenths)| Load::start(&lab, place, way_of_host(mode), connections(mode) * tenths / 10, &stop));
     let start = Instant::now();
     driver.run(start + duration, &pace);
@@ -130,7 +130,8 @@ fn restarts(name: &str, mode: Mode) {
     let mut driver = driver(&lab, name, mode);
     let stop = Arc::new(AtomicBool::new(false));
     let each = connections(mode) / 10;
-    let loads = [Place::PodB, Place::Client].map(|place| Load::start(&lab, place, way_of_host(mode), each, &stop));
+    let loads =
+        [LabMachine::PodB, LabMachine::Client].map(|place| Load::start(&lab, place, way_of_host(mode), each, &stop));
     let mut conversations = Conversations::start(&lab, CONVERSATIONS);
     for _ in 0..scale("FERRY_CHURN_RESTARTS", RESTARTS) {
         driver.some(5);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use ferry_api::object::{IpNet, ObjectName, Protocol};
 use ferry_lab::lab::{POD_RANGES, client_address, external_ip};
 use ferry_lab::patience::slowly;
-use ferry_lab::{Family, Lab, Place};
+use ferry_lab::{Family, Lab, LabMachine};
 use ferry_model::{
     Action, Affinity, BaseState, Context, Endpoint, Frontend, FrontendAddr, FrontendKind, LocalDetector,
     MissingSchedulers, NodePortAddresses, Pool, PortState, Scheduler, Scope, ServiceState, Snat, SourceRanges,
@@ -110,7 +110,7 @@ fn a_lookup_that_races_a_commit_finds_what_it_should() {
 
 /// Lets two states alternate while packets come in.
 fn race(lab: &Lab, family: Family, arrived: &Arc<Arrivals>, duration: Duration, states: [&Like; 2]) -> Race {
-    let node = lab.host(Place::Node);
+    let node = lab.host(LabMachine::Node);
     // entries expire soon, so that the conntrack table stays small
     node.sysctl("net/netfilter/nf_conntrack_udp_timeout", "1");
     node.sysctl("net/netfilter/nf_conntrack_udp_timeout_stream", "1");
@@ -142,7 +142,7 @@ fn race(lab: &Lab, family: Family, arrived: &Arc<Arrivals>, duration: Duration, 
     is_ready.recv().expect("the service is there");
     let sender = {
         let arrived = Arc::clone(arrived);
-        lab.host(Place::Client).thread(move || send(family, &arrived, duration))
+        lab.host(LabMachine::Client).thread(move || send(family, &arrived, duration))
     };
     let (packets, lost) = sender.join().expect("senders don't panic");
     stop.store(true, Ordering::Relaxed);
@@ -152,7 +152,7 @@ fn race(lab: &Lab, family: Family, arrived: &Arc<Arrivals>, duration: Duration, 
 /// Sends first packets in bursts; returns their number, and the number of lost ones.
 fn send(family: Family, arrived: &Arrivals, duration: Duration) -> (u64, u64) {
     let frontends =
-        [SocketAddr::new(external_ip(family, 80), PORT), SocketAddr::new(Place::Node.address(family), NODE_PORT)];
+        [SocketAddr::new(external_ip(family, 80), PORT), SocketAddr::new(LabMachine::Node.address(family), NODE_PORT)];
     let sources: Vec<IpAddr> = (20..28).map(|number| client_address(family, number)).collect();
     let (start, mut packets, mut lost) = (Instant::now(), 0_u64, 0);
     while start.elapsed() < duration {
@@ -206,8 +206,8 @@ impl Arrivals {
 /// Counts packets at the endpoints, in one pod.
 fn serve(lab: &Lab, family: Family, arrived: &Arc<Arrivals>, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
     let (arrived, stop) = (Arc::clone(arrived), Arc::clone(stop));
-    let sockets: Vec<UdpSocket> = lab.host(Place::PodA).run(move || {
-        let at = (PORTS..PORTS + 12).map(|port| SocketAddr::new(Place::PodA.address(family), port));
+    let sockets: Vec<UdpSocket> = lab.host(LabMachine::PodA).run(move || {
+        let at = (PORTS..PORTS + 12).map(|port| SocketAddr::new(LabMachine::PodA.address(family), port));
         at.map(|at| {
             let socket = UdpSocket::bind(at).expect("a free port");
             socket.set_nonblocking(true).expect("a socket that doesn't block");
@@ -234,8 +234,8 @@ fn serve(lab: &Lab, family: Family, arrived: &Arc<Arrivals>, stop: &Arc<AtomicBo
 fn delta(family: Family, like: &Like, commit: u64) -> Delta {
     let name = ObjectName::new("demo", "raced");
     let (first, number) = like.servers;
-    let endpoints =
-        (first..first + number).map(|server| Endpoint { address: Place::PodA.address(family), port: PORTS + server });
+    let endpoints = (first..first + number)
+        .map(|server| Endpoint { address: LabMachine::PodA.address(family), port: PORTS + server });
     let pool = Pool::new(endpoints.collect::<Vec<_>>());
     let frontends = vec![
         Frontend {

@@ -4,11 +4,11 @@ use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
 
 use ferry_lab::lab::{POD_PORTS, client_address};
-use ferry_lab::objects::{Condition, NAMESPACE, at_cluster_ip, at_external_ip, at_node_port};
-use ferry_lab::{Family, Place, Protocol, Service};
+use ferry_lab::objects::{EndpointCondition, NAMESPACE, at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::{Family, LabMachine, Protocol, TestService};
 
 /// Places of endpoints: two pods of the node, and one elsewhere.
-pub(crate) const PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
+pub(crate) const PODS: [LabMachine; 3] = [LabMachine::PodA, LabMachine::PodB, LabMachine::Far];
 /// Number of endpoints: one per pod and port.
 pub(crate) const ENDPOINTS: usize = PODS.len() * POD_PORTS.len();
 /// First port of the echo servers, the endpoints of established connections.
@@ -61,7 +61,7 @@ pub(crate) struct State {
     pub(crate) number: u8,
     pub(crate) role: Role,
     /// by endpoint; `None` if in no slice
-    pub(crate) conditions: [Option<Condition>; ENDPOINTS],
+    pub(crate) conditions: [Option<EndpointCondition>; ENDPOINTS],
     pub(crate) external_local: bool,
     pub(crate) internal_local: bool,
     pub(crate) affinity: bool,
@@ -103,7 +103,7 @@ pub(crate) fn all() -> Vec<State> {
 }
 
 /// Targets of clients at this place, in their order. `of_host` is the node's kind of access to external addresses.
-pub(crate) fn targets(place: Place, of_host: Way) -> Vec<Target> {
+pub(crate) fn targets(place: LabMachine, of_host: Way) -> Vec<Target> {
     let mut targets = Vec::new();
     for family in Family::ALL {
         for (service, role) in (0_u8..).zip(CARRIERS) {
@@ -113,12 +113,12 @@ pub(crate) fn targets(place: Place, of_host: Way) -> Vec<Target> {
                 (at_external_ip(family, service + 1), at_node_port(family, 30000 + u16::from(service)));
             match (place, role) {
                 (_, Role::Other | Role::Held) => {}
-                (Place::Client, Role::Ranged) => add(Way::External, Protocol::Tcp, outside),
-                (Place::Client, _) => {
+                (LabMachine::Client, Role::Ranged) => add(Way::External, Protocol::Tcp, outside),
+                (LabMachine::Client, _) => {
                     add(Way::External, Protocol::Tcp, outside);
                     add(Way::External, Protocol::Tcp, node_port);
                 }
-                (Place::Node, Role::Edge | Role::Turning) => {
+                (LabMachine::Node, Role::Edge | Role::Turning) => {
                     add(of_host, Protocol::Tcp, outside);
                     add(Way::Internal, Protocol::Tcp, inside);
                 }
@@ -126,12 +126,12 @@ pub(crate) fn targets(place: Place, of_host: Way) -> Vec<Target> {
             }
             if role == Role::Plain {
                 let (way, at) =
-                    if place == Place::Client { (Way::External, node_port) } else { (Way::Internal, inside) };
+                    if place == LabMachine::Client { (Way::External, node_port) } else { (Way::Internal, inside) };
                 add(way, Protocol::Udp, at);
             }
         }
     }
-    if place == Place::Client {
+    if place == LabMachine::Client {
         // repeated, so that affinity has an effect
         for target in targets.clone().into_iter().filter(|target| CARRIERS[usize::from(target.service)] == Role::Sticky)
         {
@@ -180,7 +180,7 @@ impl State {
     fn new(number: u8, role: Role) -> Self {
         let mut conditions = [None; ENDPOINTS];
         for endpoint in [0, 4, 8] {
-            conditions[endpoint] = Some(Condition::Ready);
+            conditions[endpoint] = Some(EndpointCondition::Ready);
         }
         Self {
             number,
@@ -209,14 +209,15 @@ impl State {
                     & if local { LOCAL.0 } else { !0 },
             )
         };
-        let ready = of(Condition::Ready);
-        if ready == Pool(0) { of(Condition::Terminating) } else { ready }
+        let ready = of(EndpointCondition::Ready);
+        if ready == Pool(0) { of(EndpointCondition::Terminating) } else { ready }
     }
 
     /// True if every pool has an endpoint under any policy.
     pub(crate) fn is_healthy(&self) -> bool {
-        let serves = |condition: &Option<Condition>| {
-            condition.is_some_and(|condition| matches!(condition, Condition::Ready | Condition::Terminating))
+        let serves = |condition: &Option<EndpointCondition>| {
+            condition
+                .is_some_and(|condition| matches!(condition, EndpointCondition::Ready | EndpointCondition::Terminating))
         };
         self.role == Role::Other || self.conditions[..LOCAL.0.count_ones() as usize].iter().any(serves)
     }
@@ -236,16 +237,16 @@ impl State {
                 self.slice(&service, family, index, port, &mut text);
             }
         }
-        let marker = Service::new(&format!("marker-{}", self.number), MARKERS + u16::from(self.number))
+        let marker = TestService::new(&format!("marker-{}", self.number), MARKERS + u16::from(self.number))
             .port(MARKER_PORTS + self.written);
-        let endpoints = marker.endpoints(8083, &[Place::PodB]);
+        let endpoints = marker.endpoints(8083, &[LabMachine::PodB]);
         let _ = write!(text, "---\n{marker}{endpoints}");
         text
     }
 
-    fn service(&self) -> Service {
+    fn service(&self) -> TestService {
         let name = format!("{:?}-{}", self.role, self.number).to_lowercase();
-        let mut service = Service::new(&name, u16::from(self.number) + 1).node_port(self.node_port);
+        let mut service = TestService::new(&name, u16::from(self.number) + 1).node_port(self.node_port);
         match self.role {
             Role::Plain => service = service.external_ip(self.number + 1).protocols(&[Protocol::Tcp, Protocol::Udp]),
             Role::Ranged => service = service.load_balancer(self.number + 1),
@@ -265,7 +266,7 @@ impl State {
     }
 
     /// The EndpointSlice of the endpoints at one port of the pods; it stays when it is empty.
-    fn slice(&self, service: &Service, family: Family, index: usize, port: u16, text: &mut String) {
+    fn slice(&self, service: &TestService, family: Family, index: usize, port: u16, text: &mut String) {
         let target = if self.role == Role::Held { HELD_PORTS + port - POD_PORTS[0] } else { port };
         let protocols = if self.role == Role::Plain { &["TCP", "UDP"][..] } else { &["TCP"] };
         let name = &service.name;
@@ -284,9 +285,9 @@ impl State {
             let Some(condition) = self.conditions[place * POD_PORTS.len() + index] else { continue };
             none = false;
             let (ready, serving, terminating) = match condition {
-                Condition::Ready => (true, true, false),
-                Condition::Unready => (false, false, false),
-                Condition::Terminating => (false, true, true),
+                EndpointCondition::Ready => (true, true, false),
+                EndpointCondition::Unready => (false, false, false),
+                EndpointCondition::Terminating => (false, true, true),
             };
             let _ = writeln!(
                 text,

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ferry_lab::kubernetes::User;
-use ferry_lab::proxy::Config;
-use ferry_lab::{Family, Place, Proxy, Service};
+use ferry_lab::kubernetes::ClusterUser;
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::{Family, LabMachine, ProxyProcess, TestService};
 use serde_json::json;
 
 use crate::support::{Cluster, cluster, connection, folder, start, status, wait};
@@ -43,12 +43,12 @@ current-context: {context}
 fn prepared() -> std::sync::MutexGuard<'static, Cluster> {
     let cluster = cluster();
     cluster.api.create_node();
-    cluster.create(&Service::new("web", 40), &[Place::PodA]);
+    cluster.create(&TestService::new("web", 40), &[LabMachine::PodA]);
     cluster
 }
 
 /// Waits until a proxy serves, ends it, and removes its rules.
-fn serves(cluster: &Cluster, what: &str, mut proxy: Proxy<'_>) {
+fn serves(cluster: &Cluster, what: &str, mut proxy: ProxyProcess<'_>) {
     let took = cluster.wait(&mut proxy, 40, &["pod-a:8080"]);
     println!("{what}: serves after {took:?}");
     proxy.terminate();
@@ -58,8 +58,8 @@ fn serves(cluster: &Cluster, what: &str, mut proxy: Proxy<'_>) {
 #[test]
 fn every_way_of_saying_who_one_is() {
     let cluster = prepared();
-    for user in [User::Certificate, User::Files, User::Token] {
-        let config = Config::with(&connection(&cluster.api.kubeconfig(user)));
+    for user in [ClusterUser::Certificate, ClusterUser::Files, ClusterUser::Token] {
+        let config = ProxyConfig::with(&connection(&cluster.api.kubeconfig(user)));
         serves(&cluster, &format!("{user:?}"), start(cluster.node(), "who", &config, &[]));
     }
     let token = cluster.api.token();
@@ -69,7 +69,7 @@ fn every_way_of_saying_who_one_is() {
         ("a context", kubeconfig(&cluster, &format!("token: {token}"), "home")),
         ("a file with a token", kubeconfig(&cluster, &by_file, "home")),
     ] {
-        let config = Config::with(&connection(&write("who", "conf", &text)));
+        let config = ProxyConfig::with(&connection(&write("who", "conf", &text)));
         serves(&cluster, what, start(cluster.node(), "who", &config, &[]));
     }
 }
@@ -82,7 +82,7 @@ fn master_goes_before_the_kubeconfigs_server() {
     let text = kubeconfig(&cluster, &format!("token: {}", cluster.api.token()), "home");
     let text = text.replace(&cluster.api.url(), "https://127.0.0.1:1");
     let file = write("master", "conf", &text);
-    serves(&cluster, "master", start(cluster.node(), "master", &Config::with(&connection(&file)), &[&master]));
+    serves(&cluster, "master", start(cluster.node(), "master", &ProxyConfig::with(&connection(&file)), &[&master]));
     // and by flags alone
     let kubeconfig = format!("--kubeconfig={}", file.display());
     let arguments = [
@@ -93,28 +93,28 @@ fn master_goes_before_the_kubeconfigs_server() {
         "--detect-local-mode=ClusterCIDR",
         "--kube-api-content-type=application/json",
     ];
-    let proxy = Proxy::start_with(cluster.node(), crate::support::EXECUTABLE, &folder("master"), &arguments);
+    let proxy = ProxyProcess::start_with(cluster.node(), crate::support::EXECUTABLE, &folder("master"), &arguments);
     serves(&cluster, "flags", proxy);
 }
 
 #[test]
 fn json_when_the_configuration_says_so() {
     let cluster = prepared();
-    let file = cluster.api.kubeconfig(User::Certificate);
+    let file = cluster.api.kubeconfig(ClusterUser::Certificate);
     for encoding in ["application/json", "application/vnd.kubernetes.protobuf"] {
         let more = format!("clientConnection: {{kubeconfig: {}, contentType: {encoding}}}", file.display());
-        let mut proxy = start(cluster.node(), "json", &Config::with(&more), &[]);
+        let mut proxy = start(cluster.node(), "json", &ProxyConfig::with(&more), &[]);
         let name = format!("{} of {encoding}", "web");
         cluster.wait(&mut proxy, 40, &["pod-a:8080"]);
         // changes come in the same encoding
-        cluster.move_to(&Service::new("web", 40), &[Place::Far]);
+        cluster.move_to(&TestService::new("web", 40), &[LabMachine::Far]);
         cluster.wait(&mut proxy, 40, &["far:8080"]);
-        cluster.move_to(&Service::new("web", 40), &[Place::PodA]);
+        cluster.move_to(&TestService::new("web", 40), &[LabMachine::PodA]);
         serves(&cluster, &name, proxy);
     }
     // a few requests at once is all it takes
     let more = format!("clientConnection: {{kubeconfig: {}, qps: 0.5, burst: 4}}", file.display());
-    serves(&cluster, "few requests", start(cluster.node(), "json", &Config::with(&more), &[]));
+    serves(&cluster, "few requests", start(cluster.node(), "json", &ProxyConfig::with(&more), &[]));
 }
 
 /// The proxy's log lines about access.
@@ -134,11 +134,11 @@ fn whoever_may_not_is_told_what_and_goes_on() {
     let mut earlier = cluster.start("earlier");
     cluster.wait(&mut earlier, 40, &["pod-a:8080"]);
     earlier.terminate();
-    cluster.move_to(&Service::new("web", 40), &[Place::Far]);
+    cluster.move_to(&TestService::new("web", 40), &[LabMachine::Far]);
     let generation = cluster.generation();
 
     cluster.api.allow_stranger(&json!([]));
-    let config = Config::with(&connection(&cluster.api.kubeconfig(User::Stranger)));
+    let config = ProxyConfig::with(&connection(&cluster.api.kubeconfig(ClusterUser::Stranger)));
     let mut proxy = start(cluster.node(), "stranger", &config, &[]);
     for resource in ["services", "endpointslices", "nodes"] {
         wait(&mut proxy, &format!("a word about {resource}"), |proxy| {
@@ -173,7 +173,8 @@ fn a_wrong_token_is_told_and_a_right_one_taken() {
     let cluster = prepared();
     let token_file = write("token", "token", "not-a-token");
     let text = kubeconfig(&cluster, &format!("tokenFile: {}", token_file.display()), "home");
-    let mut proxy = start(cluster.node(), "token", &Config::with(&connection(&write("token", "conf", &text))), &[]);
+    let mut proxy =
+        start(cluster.node(), "token", &ProxyConfig::with(&connection(&write("token", "conf", &text))), &[]);
     wait(&mut proxy, "a word about the token", |proxy| {
         let said = refusals(&proxy.log());
         ["services", "endpointslices", "nodes"].iter().all(|resource| names(&said, &["401", resource, "watch"]))
@@ -199,7 +200,7 @@ fn nothing_beyond_the_role_of_a_proxy_is_needed() {
 fn a_kubeconfig_that_cant_be_used_ends_the_start() {
     let cluster = cluster();
     let missing = Path::new("/no/such/kubeconfig");
-    let mut proxy = start(cluster.node(), "unusable", &Config::with(&connection(missing)), &[]);
+    let mut proxy = start(cluster.node(), "unusable", &ProxyConfig::with(&connection(missing)), &[]);
     assert_eq!(proxy.wait().code(), Some(1));
     assert!(proxy.log().contains("stat /no/such/kubeconfig: no such file or directory"), "{}", proxy.log());
 }
@@ -210,8 +211,8 @@ fn a_changed_kubeconfig_is_used_without_a_restart() {
     let cluster = prepared();
     let text = |context| kubeconfig(&cluster, &format!("token: {}", cluster.api.token()), context);
     let file = write("changed", "conf", &text("away"));
-    let mut proxy = start(cluster.node(), "changed", &Config::with(&connection(&file)), &[]);
-    let runs = |proxy: &Proxy<'_>| proxy.log().matches("Starting kube-proxy").count();
+    let mut proxy = start(cluster.node(), "changed", &ProxyConfig::with(&connection(&file)), &[]);
+    let runs = |proxy: &ProxyProcess<'_>| proxy.log().matches("Starting kube-proxy").count();
     wait(&mut proxy, "no connection", |proxy| proxy.log().contains("https://127.0.0.1:1"));
     write("changed", "conf", "clusters: [");
     wait(&mut proxy, "a refusal", |proxy| proxy.log().contains("can't be used, keeping the running one"));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ferry_lab::kubernetes::service_path;
 use ferry_lab::lab::NODE_NAME;
 use ferry_lab::objects::{NAMESPACE, at_external_ip};
-use ferry_lab::{Family, Place, Proxy, Service};
+use ferry_lab::{Family, LabMachine, ProxyProcess, TestService};
 use serde_json::{Value, json};
 
 use crate::support::{Cluster, cluster, wait};
@@ -45,10 +45,10 @@ fn prepared() -> std::sync::MutexGuard<'static, Cluster> {
 }
 
 /// Waits until exactly this endpoint answers at an external IP.
-fn wait_for_external(cluster: &Cluster, proxy: &mut Proxy<'_>, number: u8, endpoint: &str) {
+fn wait_for_external(cluster: &Cluster, proxy: &mut ProxyProcess<'_>, number: u8, endpoint: &str) {
     wait(proxy, &format!("{endpoint} at external IP {number}"), |_| {
         Family::ALL.into_iter().all(|family| {
-            let client = cluster.lab.from(Place::Client).patience(Duration::from_millis(300));
+            let client = cluster.lab.from(LabMachine::Client).patience(Duration::from_millis(300));
             let tally = client.tcp(at_external_ip(family, number), 4);
             tally.all_answered() && tally.endpoints().into_keys().eq([endpoint])
         })
@@ -100,14 +100,14 @@ fn who_loses_an_address_finds_out_why() {
     const EXTERNAL: u8 = 77;
     let cluster = prepared();
     // sorted the other way round, so that the name doesn't decide
-    let (old, young) = (Service::new("z-old", 70), Service::new("a-young", 71));
+    let (old, young) = (TestService::new("z-old", 70), TestService::new("a-young", 71));
     let (old, young) = (old.external_ip(EXTERNAL), young.external_ip(EXTERNAL));
-    cluster.create(&old, &[Place::PodA]);
+    cluster.create(&old, &[LabMachine::PodA]);
     let mut proxy = cluster.start("conflict");
     wait_for_external(&cluster, &mut proxy, EXTERNAL, "pod-a:8080");
     // an API server's clock has whole seconds
     std::thread::sleep(Duration::from_millis(1100));
-    cluster.create(&young, &[Place::Far]);
+    cluster.create(&young, &[LabMachine::Far]);
     cluster.wait(&mut proxy, 71, &["far:8080"]);
     let [winner, loser] = ["z-old", "a-young"].map(|name| uid(&cluster, name));
     // one for each family's address
@@ -134,7 +134,7 @@ fn who_loses_an_address_finds_out_why() {
     // the claim is removed and added: the same event again
     let ips = cluster.api.get(&service_path("a-young")).pointer("/spec/externalIPs").cloned().expect("external IPs");
     let give_up = json!({"spec": {"externalIPs": null}});
-    let changes = |proxy: &Proxy<'_>| proxy.metric("kubeproxy_sync_proxy_rules_service_changes_total", &[]);
+    let changes = |proxy: &ProxyProcess<'_>| proxy.metric("kubeproxy_sync_proxy_rules_service_changes_total", &[]);
     let before = changes(&proxy);
     cluster.api.patch(&service_path("a-young"), &give_up);
     wait(&mut proxy, "the change", |proxy| changes(proxy) > before);
@@ -156,8 +156,8 @@ fn who_loses_an_address_finds_out_why() {
 #[test]
 fn a_health_check_that_cant_be_answered_is_an_event() {
     let cluster = prepared();
-    let web = Service::new("web", 72).load_balancer(78).external_local();
-    cluster.create(&web, &[Place::PodA]);
+    let web = TestService::new("web", 72).load_balancer(78).external_local();
+    cluster.create(&web, &[LabMachine::PodA]);
     let object = cluster.api.get(&service_path("web"));
     let port = object.pointer("/spec/healthCheckNodePort").and_then(Value::as_u64).expect("the API server gives one");
     let port = u16::try_from(port).expect("a port");

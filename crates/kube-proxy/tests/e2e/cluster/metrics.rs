@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ferry_lab::kubernetes::{Server, service_path, slice_path};
-use ferry_lab::{Family, Place, Proxy, Service};
+use ferry_lab::kubernetes::{ServerKind, service_path, slice_path};
+use ferry_lab::{Family, LabMachine, ProxyProcess, TestService};
 use serde_json::json;
 
 use crate::support::{HEALTHZ, cluster, wait};
@@ -17,7 +17,7 @@ fn label(family: Family) -> String {
 }
 
 /// Times of the last queued change and of the last successful sync, of both families.
-fn moments(proxy: &Proxy<'_>) -> [(f64, f64); 2] {
+fn moments(proxy: &ProxyProcess<'_>) -> [(f64, f64); 2] {
     Family::ALL.map(|family| (proxy.metric(QUEUED, &[&label(family)]), proxy.metric(SYNCED, &[&label(family)])))
 }
 
@@ -29,8 +29,8 @@ fn are_even(moments: &[(f64, f64)]) -> bool {
 fn changes_are_timed_and_what_changes_nothing_leaves_no_debt() {
     let cluster = cluster();
     cluster.api.create_node();
-    let web = Service::new("web", 70);
-    cluster.create(&web, &[Place::PodA]);
+    let web = TestService::new("web", 70);
+    cluster.create(&web, &[LabMachine::PodA]);
     let mut proxy = cluster.start("metrics");
     cluster.wait(&mut proxy, 70, &["pod-a:8080"]);
     wait(&mut proxy, "queued and synced", |proxy| are_even(&moments(proxy)));
@@ -55,10 +55,10 @@ fn changes_are_timed_and_what_changes_nothing_leaves_no_debt() {
     }
 
     // a change does both, and its slices' trigger times are looked at
-    let counts = |proxy: &Proxy<'_>| Family::ALL.map(|family| proxy.metric(PROGRAMMED, &[&label(family)]));
+    let counts = |proxy: &ProxyProcess<'_>| Family::ALL.map(|family| proxy.metric(PROGRAMMED, &[&label(family)]));
     let counted = counts(&proxy);
     for family in Family::ALL {
-        let slice = web.endpoints(8080, &[Place::Far]).slice(family).expect("endpoints of both families");
+        let slice = web.endpoints(8080, &[LabMachine::Far]).slice(family).expect("endpoints of both families");
         let annotation = format!("annotations: {{endpoints.kubernetes.io/last-change-trigger-time: \"{}\"}}", now());
         cluster.api.replace(&slice.replace("metadata:\n", &format!("metadata:\n  {annotation}\n")));
     }
@@ -83,7 +83,7 @@ fn now() -> String {
 fn requests_are_counted_and_health_tells_how_fresh_objects_are() {
     let cluster = cluster();
     cluster.api.create_node();
-    cluster.create(&Service::new("web", 71), &[Place::PodA]);
+    cluster.create(&TestService::new("web", 71), &[LabMachine::PodA]);
     let mut proxy = cluster.start("requests");
     cluster.wait(&mut proxy, 71, &["pod-a:8080"]);
     let host = cluster.api.url().trim_start_matches("https://").to_owned();
@@ -103,13 +103,13 @@ fn requests_are_counted_and_health_tells_how_fresh_objects_are() {
 fn one_connection_carries_everything() {
     let mut cluster = cluster();
     cluster.api.create_node();
-    let web = Service::new("web", 72);
-    cluster.create(&web, &[Place::PodA]);
+    let web = TestService::new("web", 72);
+    cluster.create(&web, &[LabMachine::PodA]);
     let mut proxy = cluster.start("connection");
     cluster.wait(&mut proxy, 72, &["pod-a:8080"]);
     let posted = ["code=\"201\"", "method=\"POST\""];
     wait(&mut proxy, "an Event", |proxy| proxy.metric("rest_client_requests_total", &posted) >= 1.0);
-    let connected = |proxy: &Proxy<'_>, how: &str| {
+    let connected = |proxy: &ProxyProcess<'_>, how: &str| {
         proxy.metric("kubeproxy_source_connections_total", &[&format!("result=\"{how}\"")])
     };
     for round in 1..=2 {
@@ -121,10 +121,10 @@ fn one_connection_carries_everything() {
         let port = cluster.api.url().rsplit(':').next().expect("a port").to_owned();
         let sockets = cluster.node().sh("ss", &["-tnpH", "state", "established", "dport", "=", &format!(":{port}")]);
         assert_eq!(sockets.matches("\"kube-proxy\"").count(), 1, "{sockets}");
-        cluster.api.kill(Server::Api);
+        cluster.api.kill(ServerKind::Api);
         wait(&mut proxy, "an attempt", |proxy| connected(proxy, "unreachable") >= f64::from(round));
-        cluster.api.resume(Server::Api);
-        let place = if round == 1 { Place::Far } else { Place::PodB };
+        cluster.api.resume(ServerKind::Api);
+        let place = if round == 1 { LabMachine::Far } else { LabMachine::PodB };
         cluster.move_to(&web, &[place]);
         cluster.wait(&mut proxy, 72, &[if round == 1 { "far:8080" } else { "pod-b:8080" }]);
     }

@@ -6,7 +6,7 @@ use ferry_lab::kubernetes::{node_path, slice_path};
 use ferry_lab::lab::NODE_NAME;
 use ferry_lab::nft::list;
 use ferry_lab::objects::{at_cluster_ip, at_node_port};
-use ferry_lab::{Checks, Family, Place, Service, Source};
+use ferry_lab::{Checks, Family, LabMachine, SeenSource, TestService};
 use serde_json::{Value, json};
 
 use crate::support::{cluster, status, wait};
@@ -17,14 +17,14 @@ fn bare() -> String {
 }
 
 fn addresses() -> [String; 2] {
-    Family::ALL.map(|family| Place::Node.address(family).to_string())
+    Family::ALL.map(|family| LabMachine::Node.address(family).to_string())
 }
 
 #[test]
 fn an_address_that_comes_late_is_waited_for() {
     let cluster = cluster();
-    let web = Service::new("web", 50).node_port(30050);
-    cluster.create(&web, &[Place::PodA]);
+    let web = TestService::new("web", 50).node_port(30050);
+    cluster.create(&web, &[LabMachine::PodA]);
     let mut proxy = cluster.start_with("address", "nodePortAddresses: [primary]");
     wait(&mut proxy, "/livez", |proxy| status(proxy, "/livez") == 200);
     std::thread::sleep(Duration::from_millis(700));
@@ -36,7 +36,7 @@ fn an_address_that_comes_late_is_waited_for() {
     let took = cluster.wait(&mut proxy, 50, &["pod-a:8080"]);
     println!("serves {took:?} after the address");
     for family in Family::ALL {
-        let tally = cluster.lab.from(Place::Client).tcp(at_node_port(family, 30050), 2);
+        let tally = cluster.lab.from(LabMachine::Client).tcp(at_node_port(family, 30050), 2);
         assert!(tally.all_answered(), "{family}: {tally}");
     }
     assert_eq!(status(&proxy, "/healthz"), 200);
@@ -45,7 +45,7 @@ fn an_address_that_comes_late_is_waited_for() {
 #[test]
 fn a_pod_range_that_comes_late_is_waited_for() {
     let cluster = cluster();
-    cluster.create(&Service::new("web", 51), &[Place::PodA]);
+    cluster.create(&TestService::new("web", 51), &[LabMachine::PodA]);
     cluster.api.create(&bare());
     cluster.api.set_node_addresses(&addresses());
     let mut proxy = cluster.start_with("pod-range", "detectLocalMode: NodeCIDR");
@@ -58,10 +58,11 @@ fn a_pod_range_that_comes_late_is_waited_for() {
     let mut checks = Checks::new();
     for family in Family::ALL {
         let at = at_cluster_ip(family, 51);
-        let (own, client) = (cluster.lab.from(Place::PodB).tcp(at, 3), cluster.lab.from(Place::Client).tcp(at, 3));
-        let kept = Source::Kept(Place::PodB.address(family));
+        let (own, client) =
+            (cluster.lab.from(LabMachine::PodB).tcp(at, 3), cluster.lab.from(LabMachine::Client).tcp(at, 3));
+        let kept = SeenSource::Kept(LabMachine::PodB.address(family));
         checks.served(&format!("{family} from a pod of the node"), &own, &["pod-a:8080"], kept);
-        checks.served(&format!("{family} from outside"), &client, &["pod-a:8080"], Source::Masqueraded);
+        checks.served(&format!("{family} from outside"), &client, &["pod-a:8080"], SeenSource::Masqueraded);
     }
 }
 
@@ -90,7 +91,7 @@ fn the_zone_is_followed() {
         cluster.api.patch(&node_path(), &labels);
     };
     zone(json!("a"));
-    cluster.create(&Service::new("web", 52), &[Place::PodA, Place::Far]);
+    cluster.create(&TestService::new("web", 52), &[LabMachine::PodA, LabMachine::Far]);
     hint(&cluster, "web");
     let mut proxy = cluster.start("zone");
     cluster.wait(&mut proxy, 52, &["pod-a:8080"]);
@@ -112,7 +113,7 @@ fn the_zone_is_followed() {
 fn an_address_that_changes_is_followed() {
     let cluster = cluster();
     cluster.api.create_node();
-    cluster.create(&Service::new("web", 53).node_port(30053), &[Place::PodA]);
+    cluster.create(&TestService::new("web", 53).node_port(30053), &[LabMachine::PodA]);
     let mut proxy = cluster.start_with("readdressed", "nodePortAddresses: [primary]");
     cluster.wait(&mut proxy, 53, &["pod-a:8080"]);
     let [first, second] = [0, 1].map(|at: usize| {
@@ -121,7 +122,7 @@ fn an_address_that_changes_is_followed() {
     let answers = |addresses: [std::net::IpAddr; 2]| {
         addresses.into_iter().all(|address| {
             let at = std::net::SocketAddr::new(address, 30053);
-            cluster.lab.from(Place::Far).patience(Duration::from_millis(300)).tcp(at, 1).all_answered()
+            cluster.lab.from(LabMachine::Far).patience(Duration::from_millis(300)).tcp(at, 1).all_answered()
         })
     };
     assert!(answers(first) && !answers(second));
@@ -133,7 +134,7 @@ fn an_address_that_changes_is_followed() {
 fn a_node_that_shall_go_takes_no_load() {
     let cluster = cluster();
     cluster.api.create_node();
-    cluster.create(&Service::new("web", 54), &[Place::PodA]);
+    cluster.create(&TestService::new("web", 54), &[LabMachine::PodA]);
     let mut proxy = cluster.start("eligible");
     cluster.wait(&mut proxy, 54, &["pod-a:8080"]);
     wait(&mut proxy, "health", |proxy| status(proxy, "/healthz") == 200);
@@ -168,7 +169,7 @@ fn a_node_that_shall_go_takes_no_load() {
 fn a_node_that_is_made_anew_takes_nothing_away() {
     let cluster = cluster();
     let ranges = || json!({"spec": {"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24", "fd00:10:244::/80"]}});
-    cluster.create(&Service::new("web", 55).node_port(30055), &[Place::PodA]);
+    cluster.create(&TestService::new("web", 55).node_port(30055), &[LabMachine::PodA]);
     cluster.api.create(&bare());
     cluster.api.set_node_addresses(&addresses());
     cluster.api.patch(&node_path(), &ranges());
@@ -180,7 +181,7 @@ fn a_node_that_is_made_anew_takes_nothing_away() {
     wait(&mut proxy, "a word about it", |proxy| proxy.log().contains("its last one stays in force"));
     std::thread::sleep(Duration::from_millis(500));
     for family in Family::ALL {
-        let tally = cluster.lab.from(Place::Client).tcp(at_node_port(family, 30055), 2);
+        let tally = cluster.lab.from(LabMachine::Client).tcp(at_node_port(family, 30055), 2);
         assert!(tally.all_answered(), "{family}: {tally}");
     }
     cluster.api.set_node_addresses(&addresses());

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use ferry_lab::kubernetes::{Request, service_path, slice_path};
+use ferry_lab::kubernetes::{ApiRequest, service_path, slice_path};
 use ferry_lab::lab::NODE_NAME;
 use ferry_lab::nft::Ruleset;
-use ferry_lab::objects::{Condition, at_cluster_ip};
-use ferry_lab::proxy::Config;
-use ferry_lab::{Checks, Family, Lab, Manifests, Place, Protocol, Proxy, Service};
+use ferry_lab::objects::{EndpointCondition, at_cluster_ip};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::{Checks, Family, Lab, LabMachine, Manifests, Protocol, ProxyProcess, TestService};
 use serde_json::json;
 
 use crate::matrix;
@@ -25,8 +25,8 @@ fn rules_of_manifests(manifests: &Manifests, others: &[serde_json::Value]) -> Ru
     for (at, other) in others.iter().enumerate() {
         std::fs::write(directory.join(format!("{at}.json")), other.to_string()).expect("writing a manifest");
     }
-    let node = lab.host(Place::Node);
-    let mut proxy = Proxy::start(node, EXECUTABLE, &folder, &directory, &Config::default());
+    let node = lab.host(LabMachine::Node);
+    let mut proxy = ProxyProcess::start(node, EXECUTABLE, &folder, &directory, &ProxyConfig::default());
     proxy.wait_until_synced(&Family::ALL);
     Ruleset::of(node).essence()
 }
@@ -52,7 +52,7 @@ fn assert_inspected(cluster: &Cluster, config: &str) {
         let right = |line: &str| line.starts_with(&format!("{head}all ")) && line.contains(" meet the verdict that ");
         assert!(verified.lines().any(right), "{verified}");
 
-        let (client, to) = (Place::PodA.address(family), at_cluster_ip(family, 80));
+        let (client, to) = (LabMachine::PodA.address(family), at_cluster_ip(family, 80));
         let slice = format!("web-{}", family.to_string().to_lowercase());
         let used = format!(
             "{} (node {NODE_NAME}, EndpointSlice demo/{slice}): used by policy Cluster",
@@ -98,19 +98,19 @@ fn objects_of_every_kind_are_in_the_kernel_as_from_manifests() {
 fn changes_and_deletions_arrive() {
     let cluster = cluster();
     cluster.api.create_node();
-    let web = Service::new("web", 20);
-    cluster.create(&web, &[Place::PodA]);
+    let web = TestService::new("web", 20);
+    cluster.create(&web, &[LabMachine::PodA]);
     let mut proxy = cluster.start("changes");
     cluster.wait(&mut proxy, 20, &["pod-a:8080"]);
 
-    cluster.move_to(&web, &[Place::PodA, Place::Far]);
+    cluster.move_to(&web, &[LabMachine::PodA, LabMachine::Far]);
     let took = cluster.wait(&mut proxy, 20, &["far:8080", "pod-a:8080"]);
     println!("an endpoint more after {took:?}");
     // a service that is new while it runs
-    let late = Service::new("late", 21).protocols(&[Protocol::Tcp, Protocol::Udp]).node_port(30021);
-    cluster.create(&late, &[Place::Far]);
+    let late = TestService::new("late", 21).protocols(&[Protocol::Tcp, Protocol::Udp]).node_port(30021);
+    cluster.create(&late, &[LabMachine::Far]);
     cluster.wait(&mut proxy, 21, &["far:8080"]);
-    let udp = cluster.lab.from(Place::PodB).ask(Protocol::Udp, at_cluster_ip(Family::V6, 21), 3);
+    let udp = cluster.lab.from(LabMachine::PodB).ask(Protocol::Udp, at_cluster_ip(Family::V6, 21), 3);
     assert!(udp.all_answered(), "{udp}");
 
     // its port changes
@@ -120,18 +120,18 @@ fn changes_and_deletions_arrive() {
         Family::ALL.into_iter().all(|family| {
             let mut at = at_cluster_ip(family, 21);
             at.set_port(8088);
-            cluster.lab.from(Place::PodB).patience(Duration::from_millis(200)).tcp(at, 1).all_answered()
+            cluster.lab.from(LabMachine::PodB).patience(Duration::from_millis(200)).tcp(at, 1).all_answered()
         })
     });
 
     // no endpoint is ready
-    let none = web.endpoints(8080, &[]).and(Place::PodA, Condition::Unready);
+    let none = web.endpoints(8080, &[]).and(LabMachine::PodA, EndpointCondition::Unready);
     for slice in Family::ALL.into_iter().filter_map(|family| none.slice(family)) {
         cluster.api.replace(&slice);
     }
-    let is_refused = |family| cluster.ask(family, 20, 1).all(&ferry_lab::Outcome::Refused);
+    let is_refused = |family| cluster.ask(family, 20, 1).all(&ferry_lab::ProbeOutcome::Refused);
     wait(&mut proxy, "refusal without endpoints", |_| Family::ALL.into_iter().all(is_refused));
-    cluster.move_to(&web, &[Place::PodB]);
+    cluster.move_to(&web, &[LabMachine::PodB]);
     cluster.wait(&mut proxy, 20, &["pod-b:8080"]);
     // the slices go, then the service
     Family::ALL.into_iter().for_each(|family| cluster.api.delete(&slice_path("web", family)));
@@ -148,7 +148,7 @@ fn changes_and_deletions_arrive() {
     let mut checks = Checks::new();
     for family in Family::ALL {
         for number in [20, 21] {
-            let silence = cluster.lab.from(Place::PodB).silence(Protocol::Tcp, at_cluster_ip(family, number));
+            let silence = cluster.lab.from(LabMachine::PodB).silence(Protocol::Tcp, at_cluster_ip(family, number));
             checks.silent(&format!("deleted service {number}, {family}"), &silence);
         }
     }
@@ -174,8 +174,8 @@ fn ranges_of_cluster_ips_are_followed() {
 fn other_proxies_services_and_headless_ones_are_left_alone() {
     let cluster = cluster();
     cluster.api.create_node();
-    cluster.create(&Service::new("ours", 22), &[Place::PodA]);
-    cluster.create(&Service::new("theirs", 23), &[Place::PodA]);
+    cluster.create(&TestService::new("ours", 22), &[LabMachine::PodA]);
+    cluster.create(&TestService::new("theirs", 23), &[LabMachine::PodA]);
     let label =
         |value: serde_json::Value| json!({"metadata": {"labels": {"service.kubernetes.io/service-proxy-name": value}}});
     cluster.api.patch(&service_path("theirs"), &label(json!("another")));
@@ -218,14 +218,15 @@ fn many_objects_at_once_arrive_and_go() {
     cluster.api.create_node();
     let mut proxy = cluster.start("many");
     proxy.wait_until_synced(&Family::ALL);
-    let services: Vec<_> = (0..SERVICES).map(|number| Service::new(&format!("many-{number}"), 1000 + number)).collect();
-    let slices = |service: &Service, at: &[Place]| {
+    let services: Vec<_> =
+        (0..SERVICES).map(|number| TestService::new(&format!("many-{number}"), 1000 + number)).collect();
+    let slices = |service: &TestService, at: &[LabMachine]| {
         let endpoints = service.endpoints(8080, at);
         Family::ALL.into_iter().filter_map(move |family| endpoints.slice(family))
     };
-    let both = [Place::PodA, Place::Far];
+    let both = [LabMachine::PodA, LabMachine::Far];
     let created = services.iter().flat_map(|service| {
-        slices(service, &both).map(|slice| Request::create(&slice)).chain([Request::create(&service.to_string())])
+        slices(service, &both).map(|slice| ApiRequest::create(&slice)).chain([ApiRequest::create(&service.to_string())])
     });
     let start = Instant::now();
     cluster.api.ask_all(&created.collect::<Vec<_>>());
@@ -242,8 +243,9 @@ fn many_objects_at_once_arrive_and_go() {
     for number in [0, SERVICES / 2, SERVICES - 1] {
         cluster.wait(&mut proxy, 1000 + number, &["far:8080", "pod-a:8080"]);
     }
-    let moved =
-        services.iter().flat_map(|service| slices(service, &[Place::PodB]).map(|slice| Request::replace(&slice)));
+    let moved = services
+        .iter()
+        .flat_map(|service| slices(service, &[LabMachine::PodB]).map(|slice| ApiRequest::replace(&slice)));
     cluster.api.ask_all(&moved.collect::<Vec<_>>());
     for number in [0, SERVICES / 2, SERVICES - 1] {
         cluster.wait(&mut proxy, 1000 + number, &["pod-b:8080"]);

@@ -3,16 +3,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ferry_lab::kubernetes::{Server, User, service_path};
+use ferry_lab::kubernetes::{ClusterUser, ServerKind, service_path};
 use ferry_lab::objects::at_node_port;
-use ferry_lab::proxy::Config;
-use ferry_lab::{Family, Place, Proxy, Service};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::{Family, LabMachine, ProxyProcess, TestService};
 use serde_json::Value;
 
 use crate::support::{Cluster, HEALTHZ, assert_unharmed, cluster, connection, folder, hammer, status, wait};
 
 /// Stops a server in this way.
-fn go_away(cluster: &mut Cluster, server: Server, how: &str) {
+fn go_away(cluster: &mut Cluster, server: ServerKind, how: &str) {
     match how {
         "stopped" => cluster.api.stop(server),
         _ => cluster.api.kill(server),
@@ -21,7 +21,7 @@ fn go_away(cluster: &mut Cluster, server: Server, how: &str) {
 
 /// True if a load balancer's probe of this port finds so many endpoints on the node.
 fn has_local(cluster: &Cluster, port: u16, endpoints: usize) -> bool {
-    let client = cluster.lab.from(Place::Client).patience(Duration::from_secs(1));
+    let client = cluster.lab.from(LabMachine::Client).patience(Duration::from_secs(1));
     let answer = client.http("GET", at_node_port(Family::V4, port), "/").unwrap_or_default();
     answer.contains(&format!("\"localEndpoints\": {endpoints},"))
 }
@@ -30,19 +30,21 @@ fn has_local(cluster: &Cluster, port: u16, endpoints: usize) -> bool {
 fn a_changed_configuration_during_an_outage_costs_no_health() {
     let mut cluster = cluster();
     cluster.api.create_node();
-    let web = Service::new("web", 33).load_balancer(33).external_local();
-    cluster.create(&web, &[Place::PodA]);
+    let web = TestService::new("web", 33).load_balancer(33).external_local();
+    cluster.create(&web, &[LabMachine::PodA]);
     let object = cluster.api.get(&service_path("web"));
     let port = object.pointer("/spec/healthCheckNodePort").and_then(Value::as_u64).expect("the API server gives one");
     let port = u16::try_from(port).expect("a port");
     let mut proxy = cluster.start("reloaded");
     cluster.wait(&mut proxy, 33, &["pod-a:8080"]);
     wait(&mut proxy, "an answer to a load balancer", |_| has_local(&cluster, port, 1));
-    cluster.api.stop(Server::Api);
+    cluster.api.stop(ServerKind::Api);
     let (before, hammers) = (cluster.rules(), hammer(&cluster, 33));
-    let more =
-        format!("{}\nnftables: {{masqueradeAll: true}}\n", connection(&cluster.api.kubeconfig(User::Certificate)));
-    Config::with(&more).write(&folder("reloaded").join("config.yaml"));
+    let more = format!(
+        "{}\nnftables: {{masqueradeAll: true}}\n",
+        connection(&cluster.api.kubeconfig(ClusterUser::Certificate))
+    );
+    ProxyConfig::with(&more).write(&folder("reloaded").join("config.yaml"));
     wait(&mut proxy, "a second run", |proxy| proxy.log().matches("Starting kube-proxy").count() == 2);
     wait(&mut proxy, "the health of the second run", |proxy| status(proxy, "/healthz") == 200);
     wait(&mut proxy, "an answer to a load balancer", |_| has_local(&cluster, port, 1));
@@ -50,15 +52,15 @@ fn a_changed_configuration_during_an_outage_costs_no_health() {
     let page = proxy.get(HEALTHZ, "/healthz").unwrap_or_default();
     assert!(page.contains("\"snapshot\":{\"confirmed\""), "it says how old the objects are: {page}");
     assert_unharmed("a changed configuration", hammers);
-    cluster.api.resume(Server::Api);
-    cluster.move_to(&web, &[Place::PodA, Place::PodB]);
+    cluster.api.resume(ServerKind::Api);
+    cluster.move_to(&web, &[LabMachine::PodA, LabMachine::PodB]);
     wait(&mut proxy, "a change after the outage", |_| has_local(&cluster, port, 2));
 }
 
 /// Services are served during an outage, nothing is written because of it, and later changes arrive.
-fn outlast(cluster: &mut Cluster, proxy: &mut Proxy<'_>, web: &Service, server: Server, how: &str) {
+fn outlast(cluster: &mut Cluster, proxy: &mut ProxyProcess<'_>, web: &TestService, server: ServerKind, how: &str) {
     let what = format!("{server:?} {how}");
-    cluster.move_to(web, &[Place::PodA]);
+    cluster.move_to(web, &[LabMachine::PodA]);
     cluster.wait(proxy, 30, &["pod-a:8080"]);
     let hammers = hammer(cluster, 30);
     let generation = cluster.generation();
@@ -72,7 +74,7 @@ fn outlast(cluster: &mut Cluster, proxy: &mut Proxy<'_>, web: &Service, server: 
     std::thread::sleep(Duration::from_millis(2500));
     assert_eq!(cluster.generation(), generation, "{what}: something was committed\n{}", proxy.log());
     assert!(proxy.is_running(), "{}", proxy.log());
-    cluster.move_to(web, &[Place::Far]);
+    cluster.move_to(web, &[LabMachine::Far]);
     let took = cluster.wait(proxy, 30, &["far:8080"]);
     println!("{what}: a change afterwards took {took:?}");
     assert!(took < Duration::from_secs(3), "{what}: a change took {took:?}\n{}", proxy.log());
@@ -83,12 +85,12 @@ fn outlast(cluster: &mut Cluster, proxy: &mut Proxy<'_>, web: &Service, server: 
 fn services_go_on_without_the_api_server_and_nothing_is_rewritten() {
     let mut cluster = cluster();
     cluster.api.create_node();
-    let web = Service::new("web", 30).node_port(30030);
-    cluster.create(&web, &[Place::PodA]);
+    let web = TestService::new("web", 30).node_port(30030);
+    cluster.create(&web, &[LabMachine::PodA]);
     let mut proxy = cluster.start("outage");
     cluster.wait(&mut proxy, 30, &["pod-a:8080"]);
-    outlast(&mut cluster, &mut proxy, &web, Server::Api, "stopped");
-    outlast(&mut cluster, &mut proxy, &web, Server::Api, "killed");
+    outlast(&mut cluster, &mut proxy, &web, ServerKind::Api, "stopped");
+    outlast(&mut cluster, &mut proxy, &web, ServerKind::Api, "killed");
     let log = proxy.log();
     let works = log.lines().filter(|line| line.contains("\"Requests to the API server succeed again\"")).count();
     // After the second start the versions of the first are too old; the second time within a minute that is logged.
@@ -100,31 +102,31 @@ fn services_go_on_without_the_api_server_and_nothing_is_rewritten() {
 fn services_go_on_without_the_store() {
     let mut cluster = cluster();
     cluster.api.create_node();
-    let web = Service::new("web", 30);
-    cluster.create(&web, &[Place::PodA]);
+    let web = TestService::new("web", 30);
+    cluster.create(&web, &[LabMachine::PodA]);
     let mut proxy = cluster.start("store");
     cluster.wait(&mut proxy, 30, &["pod-a:8080"]);
-    outlast(&mut cluster, &mut proxy, &web, Server::Store, "stopped");
-    outlast(&mut cluster, &mut proxy, &web, Server::Store, "killed");
+    outlast(&mut cluster, &mut proxy, &web, ServerKind::Store, "stopped");
+    outlast(&mut cluster, &mut proxy, &web, ServerKind::Store, "killed");
 }
 
 #[test]
 fn changes_of_an_outage_arrive_after_it() {
     let mut cluster = cluster();
     cluster.api.create_node();
-    let (web, gone) = (Service::new("web", 30), Service::new("gone", 31));
-    cluster.create(&web, &[Place::PodA]);
-    cluster.create(&gone, &[Place::PodA]);
+    let (web, gone) = (TestService::new("web", 30), TestService::new("gone", 31));
+    cluster.create(&web, &[LabMachine::PodA]);
+    cluster.create(&gone, &[LabMachine::PodA]);
     let mut proxy = cluster.start("missed");
     cluster.wait(&mut proxy, 31, &["pod-a:8080"]);
     let hammers = hammer(&cluster, 30);
     // all of this while the proxy sleeps, and then its connections are gone
     proxy.suspend();
     cluster.api.delete(&service_path("gone"));
-    cluster.move_to(&web, &[Place::PodA, Place::PodB]);
-    cluster.create(&Service::new("new", 32), &[Place::Far]);
-    cluster.api.kill(Server::Api);
-    cluster.api.resume(Server::Api);
+    cluster.move_to(&web, &[LabMachine::PodA, LabMachine::PodB]);
+    cluster.create(&TestService::new("new", 32), &[LabMachine::Far]);
+    cluster.api.kill(ServerKind::Api);
+    cluster.api.resume(ServerKind::Api);
     proxy.go_on();
     cluster.wait(&mut proxy, 30, &["pod-a:8080", "pod-b:8080"]);
     cluster.wait(&mut proxy, 32, &["far:8080"]);
@@ -138,14 +140,14 @@ fn changes_of_an_outage_arrive_after_it() {
 fn a_start_without_the_api_server_touches_nothing_until_it_comes() {
     let mut cluster = cluster();
     cluster.api.create_node();
-    let web = Service::new("web", 30);
-    cluster.create(&web, &[Place::PodA]);
+    let web = TestService::new("web", 30);
+    cluster.create(&web, &[LabMachine::PodA]);
     let mut proxy = cluster.start("absent");
     cluster.wait(&mut proxy, 30, &["pod-a:8080"]);
     // changes for the next proxy
     proxy.terminate();
-    cluster.move_to(&web, &[Place::Far]);
-    cluster.api.stop(Server::Api);
+    cluster.move_to(&web, &[LabMachine::Far]);
+    cluster.api.stop(ServerKind::Api);
     let (before, generation) = (cluster.rules(), cluster.generation());
     let hammers = hammer(&cluster, 30);
     let mut proxy = cluster.start("absent");
@@ -158,7 +160,7 @@ fn a_start_without_the_api_server_touches_nothing_until_it_comes() {
     let log = proxy.log();
     let complaint = log.lines().find(|line| line.contains("Request to the API server failed"));
     assert!(complaint.is_some_and(|line| line.contains(&cluster.api.url())), "{log}");
-    cluster.api.resume(Server::Api);
+    cluster.api.resume(ServerKind::Api);
     let took = cluster.wait(&mut proxy, 30, &["far:8080"]);
     println!("programmed {took:?} after the API server said that it was ready");
     // a server that has just started rejects everything for a moment; ServiceCIDRs must survive that
@@ -178,7 +180,7 @@ struct Cost {
 }
 
 /// Requests to the API server so far that had an answer, and those among them that it rejected; `None` if the proxy doesn't answer.
-fn requests(proxy: &Proxy<'_>) -> Option<(f64, f64)> {
+fn requests(proxy: &ProxyProcess<'_>) -> Option<(f64, f64)> {
     let count = |code: &str| proxy.samples("rest_client_requests_total", &[code]);
     // In this order: a request that ends meanwhile never counts as rejected.
     let (all, accepted, unanswered) = (count("")?, count("code=\"2")?, count("code=\"<error>\"")?);
@@ -186,7 +188,7 @@ fn requests(proxy: &Proxy<'_>) -> Option<(f64, f64)> {
 }
 
 /// Counts requests, sample by sample, until this flag is set.
-fn cost(proxy: &Proxy<'_>, is_over: &AtomicBool) -> Cost {
+fn cost(proxy: &ProxyProcess<'_>, is_over: &AtomicBool) -> Cost {
     let (before, rejected_before) = requests(proxy).expect("the proxy answers");
     let (mut cost, mut rejected, mut calm) = (Cost::default(), rejected_before, Instant::now());
     while !is_over.load(Ordering::Relaxed) {
@@ -215,10 +217,10 @@ fn after_a_restart_of_the_api_server_one_kind_asks_for_all() {
     const REQUESTS_PER_SECOND: f64 = 16.0;
     let mut cluster = cluster();
     cluster.api.create_node();
-    let web = Service::new("web", 30);
-    cluster.create(&web, &[Place::PodA]);
+    let web = TestService::new("web", 30);
+    cluster.create(&web, &[LabMachine::PodA]);
     let mut proxy = cluster.start("requests");
-    let mut places = [Place::PodA, Place::PodB, Place::Far].into_iter().cycle();
+    let mut places = [LabMachine::PodA, LabMachine::PodB, LabMachine::Far].into_iter().cycle();
     for _ in 0..3 {
         let place = places.next().expect("it has no end");
         let endpoint = [format!("{}:8080", place.name())];
@@ -226,14 +228,14 @@ fn after_a_restart_of_the_api_server_one_kind_asks_for_all() {
         cluster.move_to(&web, &[place]);
         cluster.wait(&mut proxy, 30, &endpoint);
         let failed = proxy.metric("kubeproxy_source_connections_total", &["result=\"unreachable\""]);
-        cluster.api.kill(Server::Api);
+        cluster.api.kill(ServerKind::Api);
         wait(&mut proxy, "attempts to connect", |proxy| {
             proxy.metric("kubeproxy_source_connections_total", &["result=\"unreachable\""]) >= failed + 3.0
         });
         let is_over = AtomicBool::new(false);
         let cost = std::thread::scope(|scope| {
             let cost = scope.spawn(|| cost(&proxy, &is_over));
-            cluster.api.resume(Server::Api);
+            cluster.api.resume(ServerKind::Api);
             // The last kind has sent its requests by then: no pause is longer.
             std::thread::sleep(Duration::from_secs(6));
             is_over.store(true, Ordering::Relaxed);

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use ferry_lab::kubernetes::{self, User};
+use ferry_lab::kubernetes::{self, ClusterUser};
 use ferry_lab::lab::NODE_NAME;
 use ferry_lab::objects::at_cluster_ip;
-use ferry_lab::{Family, Place, Service};
+use ferry_lab::{Family, LabMachine, TestService};
 use serde_json::json;
 
 use crate::support::{Cluster, EXECUTABLE, cluster, folder, wait};
@@ -25,7 +25,7 @@ fn everyone(control_socket: &str) -> String {
 }
 
 /// Runs the plugin as this user: its standard output, or its exit status and standard error.
-fn ask(cluster: &Cluster, user: User, arguments: &[&str]) -> Result<String, String> {
+fn ask(cluster: &Cluster, user: ClusterUser, arguments: &[&str]) -> Result<String, String> {
     let home: PathBuf = folder("plugin");
     let (home, kubectl) = (format!("HOME={}", home.display()), format!("KUBECTL={}", kubernetes::kubectl()));
     let kubeconfig = format!("--kubeconfig={}", cluster.api.kubeconfig(user).display());
@@ -48,14 +48,14 @@ fn create_pod(cluster: &Cluster, name: &str, node: &str, address: &str) {
 fn the_node_proxy_leads_to_the_page() {
     let cluster = cluster();
     cluster.api.create_node();
-    cluster.create(&Service::new("web", 90), &[Place::PodA]);
+    cluster.create(&TestService::new("web", 90), &[LabMachine::PodA]);
     let mut proxy = cluster.start_with("plugin", &everyone(""));
     cluster.wait(&mut proxy, 90, &["pod-a:8080"]);
-    let admin = |arguments: &[&str]| ask(&cluster, User::Admin, arguments);
+    let admin = |arguments: &[&str]| ask(&cluster, ClusterUser::Admin, arguments);
 
     let explained = admin(&["explain", "svc", "demo/web"]).expect("an answer");
     assert!(
-        explained.contains("pod-a") || explained.contains(&format!("{}:8080", Place::PodA.address(Family::V4))),
+        explained.contains("pod-a") || explained.contains(&format!("{}:8080", LabMachine::PodA.address(Family::V4))),
         "{explained}"
     );
     let table = admin(&["status"]).expect("all answer");
@@ -81,7 +81,7 @@ fn the_node_proxy_leads_to_the_page() {
     assert!(unknown.contains("nodes \"node-z\" not found"), "{unknown}");
 
     // A kube-proxy's own permissions don't include it.
-    let forbidden = ask(&cluster, User::Certificate, &["status", "--node=node-a"]).expect_err("no permission");
+    let forbidden = ask(&cluster, ClusterUser::Certificate, &["status", "--node=node-a"]).expect_err("no permission");
     assert!(forbidden.contains("Forbidden") && forbidden.contains("permission for nodes/proxy"), "{forbidden}");
 }
 
@@ -89,17 +89,17 @@ fn the_node_proxy_leads_to_the_page() {
 fn a_trace_comes_through_the_node_proxy_and_the_data_path_is_tested() {
     let cluster = cluster();
     cluster.api.create_node();
-    cluster.create(&Service::new("web", 92), &[Place::PodA]);
+    cluster.create(&TestService::new("web", 92), &[LabMachine::PodA]);
     // A short path, as those of sockets must be.
     let socket = std::env::temp_dir().join(format!("ferry-traced-{}.sock", std::process::id())).display().to_string();
     let mut proxy = cluster.start_with("traced", &everyone(&socket));
     cluster.wait(&mut proxy, 92, &["pod-a:8080"]);
     for family in Family::ALL {
-        let connection = format!("{} -> {}/TCP", Place::Far.address(family), at_cluster_ip(family, 92));
-        let traced = ask(&cluster, User::Admin, &["trace", &connection, "--node=node-a"]).expect("a trace");
+        let connection = format!("{} -> {}/TCP", LabMachine::Far.address(family), at_cluster_ip(family, 92));
+        let traced = ask(&cluster, ClusterUser::Admin, &["trace", &connection, "--node=node-a"]).expect("a trace");
         let lines: Vec<&str> = traced.lines().collect();
         let forwarded = format!("{family} in mode nftables: {connection}: forward to ");
-        let endpoint = Place::PodA.address(family).to_string();
+        let endpoint = LabMachine::PodA.address(family).to_string();
         assert!(lines[0].starts_with(&forwarded) && lines[0].contains(&endpoint), "{forwarded}: {traced}");
         assert_eq!(lines[1], "the model decides the same", "{traced}");
         assert!(traced.contains("hook prerouting, chain nat-prerouting "), "{traced}");
@@ -120,11 +120,11 @@ fn a_trace_comes_through_the_node_proxy_and_the_data_path_is_tested() {
 fn a_page_for_loopback_alone_says_what_is_needed() {
     let cluster = cluster();
     cluster.api.create_node();
-    cluster.create(&Service::new("web", 91), &[Place::PodA]);
+    cluster.create(&TestService::new("web", 91), &[LabMachine::PodA]);
     let mut proxy = cluster.start_with("plugin", "metricsBindAddress: 0.0.0.0:10249");
     cluster.wait(&mut proxy, 91, &["pod-a:8080"]);
     wait(&mut proxy, "metrics", |proxy| proxy.get(10249, "/proxyMode").is_some());
     let refused =
-        ask(&cluster, User::Admin, &["explain", "svc", "demo/web", "--node=node-a"]).expect_err("it is refused");
+        ask(&cluster, ClusterUser::Admin, &["explain", "svc", "demo/web", "--node=node-a"]).expect_err("it is refused");
     assert!(refused.contains("forward a port, or set FerryConfiguration.statusPage: everyone"), "{refused}");
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use ferry_lab::kubernetes::{Certificate, Server, User, service_path};
+use ferry_lab::kubernetes::{Certificate, ClusterUser, ServerKind, service_path};
 use ferry_lab::patience::until;
-use ferry_lab::proxy::Config;
-use ferry_lab::{Family, Place, Proxy, Service};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::{Family, LabMachine, ProxyProcess, TestService};
 
 use crate::support::{Cluster, assert_unharmed, cluster, connection, hammer, start, wait};
 
@@ -31,7 +31,7 @@ fn in_file(cluster: &Cluster) -> String {
 }
 
 /// Connections to the API server so far.
-fn connections(proxy: &Proxy<'_>) -> f64 {
+fn connections(proxy: &ProxyProcess<'_>) -> f64 {
     proxy.metric("kubeproxy_source_connections_total", &["result=\"h2\""])
 }
 
@@ -41,13 +41,13 @@ fn complaints(log: &str) -> Vec<&str> {
 }
 
 /// Changes everything while the proxy sleeps and the API server restarts: all connections are new ones.
-fn miss_everything(cluster: &mut Cluster, proxy: &mut Proxy<'_>, web: &Service) {
+fn miss_everything(cluster: &mut Cluster, proxy: &mut ProxyProcess<'_>, web: &TestService) {
     proxy.suspend();
     cluster.api.delete(&service_path("gone"));
-    cluster.move_to(web, &[Place::PodB]);
-    cluster.create(&Service::new("new", 32), &[Place::Far]);
-    cluster.api.stop(Server::Api);
-    cluster.api.resume(Server::Api);
+    cluster.move_to(web, &[LabMachine::PodB]);
+    cluster.create(&TestService::new("new", 32), &[LabMachine::Far]);
+    cluster.api.stop(ServerKind::Api);
+    cluster.api.resume(ServerKind::Api);
     proxy.go_on();
     cluster.wait(proxy, 30, &["pod-b:8080"]);
     cluster.wait(proxy, 32, &["far:8080"]);
@@ -57,11 +57,11 @@ fn miss_everything(cluster: &mut Cluster, proxy: &mut Proxy<'_>, web: &Service) 
 }
 
 /// Services with the numbers 30 and 31.
-fn services(cluster: &Cluster) -> Service {
+fn services(cluster: &Cluster) -> TestService {
     cluster.api.create_node();
-    let web = Service::new("web", 30);
-    cluster.create(&web, &[Place::PodA]);
-    cluster.create(&Service::new("gone", 31), &[Place::PodA]);
+    let web = TestService::new("web", 30);
+    cluster.create(&web, &[LabMachine::PodA]);
+    cluster.create(&TestService::new("gone", 31), &[LabMachine::PodA]);
     web
 }
 
@@ -80,7 +80,7 @@ fn a_new_certificate_of_the_api_server_loses_no_change() {
     println!("presented after {took:?}");
     assert_eq!(cluster.generation(), generation, "something was committed\n{}", proxy.log());
     // By the connection of before, which the server goes on with.
-    cluster.move_to(&web, &[Place::Far]);
+    cluster.move_to(&web, &[LabMachine::Far]);
     cluster.wait(&mut proxy, 30, &["far:8080"]);
     // Another one, which the server presents from its start on.
     cluster.api.rotate(Certificate::Server);
@@ -96,11 +96,11 @@ fn a_new_certificate_of_the_api_server_loses_no_change() {
 fn a_new_client_certificate_in_its_files_is_used_without_a_restart() {
     let mut cluster = cluster();
     let web = services(&cluster);
-    let config = Config::with(&connection(&cluster.api.kubeconfig(User::Files)));
+    let config = ProxyConfig::with(&connection(&cluster.api.kubeconfig(ClusterUser::Files)));
     let mut proxy = start(cluster.node(), "client-certificate", &config, &[]);
     cluster.wait(&mut proxy, 31, &["pod-a:8080"]);
     let hammers = hammer(&cluster, 30);
-    for (round, place) in (1..).zip([Place::Far, Place::PodA]) {
+    for (round, place) in (1..).zip([LabMachine::Far, LabMachine::PodA]) {
         let before = connections(&proxy);
         cluster.api.rotate(Certificate::KubeProxy);
         let generation = cluster.generation();

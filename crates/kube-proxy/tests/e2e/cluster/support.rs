@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use ferry_lab::kubernetes::{self, User};
+use ferry_lab::kubernetes::{self, ClusterUser};
 use ferry_lab::nft::{self, Ruleset};
 use ferry_lab::objects::at_cluster_ip;
 use ferry_lab::patience::until;
 use ferry_lab::probe::Hammer;
-use ferry_lab::proxy::Config;
-use ferry_lab::{Family, Host, Kubernetes, Lab, Place, Protocol, Proxy, Service, Tally};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::{Family, Host, Kubernetes, Lab, LabMachine, ProbeTally, Protocol, ProxyProcess, TestService};
 
 /// The program under test.
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
@@ -30,7 +30,7 @@ pub(crate) fn cluster() -> MutexGuard<'static, Cluster> {
         kubernetes::build();
         let lab: &Lab = Box::leak(Box::new(Lab::new()));
         let start = Instant::now();
-        let api = Kubernetes::start(lab.host(Place::Node), &folder("api"));
+        let api = Kubernetes::start(lab.host(LabMachine::Node), &folder("api"));
         println!("API server ready after {:?}", start.elapsed());
         Mutex::new(Cluster { lab, api })
     });
@@ -51,20 +51,20 @@ pub(crate) fn connection(kubeconfig: &Path) -> String {
 }
 
 /// Runs the executable over a configuration with these further lines and, behind them, further arguments.
-pub(crate) fn start<'a>(host: &'a Host, name: &str, config: &Config, arguments: &[&str]) -> Proxy<'a> {
+pub(crate) fn start<'a>(host: &'a Host, name: &str, config: &ProxyConfig, arguments: &[&str]) -> ProxyProcess<'a> {
     let folder = folder(name);
     std::fs::create_dir_all(&folder).expect("making a folder");
     let file = folder.join("config.yaml");
     config.write(&file);
     let file = file.display().to_string();
-    Proxy::start_with(host, EXECUTABLE, &folder, &[&["--config", &file, "-v=2"], arguments].concat())
+    ProxyProcess::start_with(host, EXECUTABLE, &folder, &[&["--config", &file, "-v=2"], arguments].concat())
 }
 
 /// Waits for a condition; returns the time it took.
 ///
 /// # Panics
 /// If it isn't in time, with the proxy's log.
-pub(crate) fn wait(proxy: &mut Proxy<'_>, what: &str, is_so: impl FnMut(&Proxy<'_>) -> bool) -> Duration {
+pub(crate) fn wait(proxy: &mut ProxyProcess<'_>, what: &str, is_so: impl FnMut(&ProxyProcess<'_>) -> bool) -> Duration {
     let start = Instant::now();
     proxy.wait_for(what, is_so);
     start.elapsed()
@@ -75,36 +75,36 @@ pub(crate) fn wait(proxy: &mut Proxy<'_>, what: &str, is_so: impl FnMut(&Proxy<'
 impl Cluster {
     /// The machine that the proxy runs on.
     pub(crate) fn node(&self) -> &'static Host {
-        self.lab.host(Place::Node)
+        self.lab.host(LabMachine::Node)
     }
 
     /// A proxy with the kubeconfig of a kube-proxy; doesn't wait for anything.
-    pub(crate) fn start(&self, name: &str) -> Proxy<'static> {
+    pub(crate) fn start(&self, name: &str) -> ProxyProcess<'static> {
         self.start_with(name, "")
     }
 
     /// The same with further lines of the configuration.
-    pub(crate) fn start_with(&self, name: &str, more: &str) -> Proxy<'static> {
-        let more = format!("{}\n{more}", connection(&self.api.kubeconfig(User::Certificate)));
-        start(self.node(), name, &Config::with(&more), &[])
+    pub(crate) fn start_with(&self, name: &str, more: &str) -> ProxyProcess<'static> {
+        let more = format!("{}\n{more}", connection(&self.api.kubeconfig(ClusterUser::Certificate)));
+        start(self.node(), name, &ProxyConfig::with(&more), &[])
     }
 
     /// Creates a service with ready endpoints at these places.
-    pub(crate) fn create(&self, service: &Service, at: &[Place]) {
+    pub(crate) fn create(&self, service: &TestService, at: &[LabMachine]) {
         self.api.create_service(service);
         self.api.create_endpoints(&service.endpoints(8080, at));
     }
 
     /// Replaces the endpoints of a service.
-    pub(crate) fn move_to(&self, service: &Service, at: &[Place]) {
+    pub(crate) fn move_to(&self, service: &TestService, at: &[LabMachine]) {
         for slice in Family::ALL.into_iter().filter_map(|family| service.endpoints(8080, at).slice(family)) {
             self.api.replace(&slice);
         }
     }
 
     /// Connections from a pod to the cluster IP of this number.
-    pub(crate) fn ask(&self, family: Family, number: u16, times: usize) -> Tally {
-        let client = self.lab.from(Place::PodB).patience(Duration::from_millis(300));
+    pub(crate) fn ask(&self, family: Family, number: u16, times: usize) -> ProbeTally {
+        let client = self.lab.from(LabMachine::PodB).patience(Duration::from_millis(300));
         client.tcp(at_cluster_ip(family, number), times)
     }
 
@@ -117,7 +117,7 @@ impl Cluster {
     }
 
     /// Waits until exactly these endpoints answer.
-    pub(crate) fn wait(&self, proxy: &mut Proxy<'_>, number: u16, endpoints: &[&str]) -> Duration {
+    pub(crate) fn wait(&self, proxy: &mut ProxyProcess<'_>, number: u16, endpoints: &[&str]) -> Duration {
         wait(proxy, &format!("{endpoints:?} at service {number}"), |_| self.serves(number, endpoints))
     }
 
@@ -140,7 +140,7 @@ impl Cluster {
     }
 
     /// Asserts that no process commits for a while.
-    pub(crate) fn assert_quiet(&self, what: &str, proxy: &Proxy<'_>, for_so_long: Duration) {
+    pub(crate) fn assert_quiet(&self, what: &str, proxy: &ProxyProcess<'_>, for_so_long: Duration) {
         let before = self.generation();
         std::thread::sleep(for_so_long);
         assert_eq!(self.generation(), before, "{what}: something was committed\n{}", proxy.log());
@@ -148,21 +148,21 @@ impl Cluster {
 }
 
 /// The status of an answer over HTTP; 0 if there is none.
-pub(crate) fn status(proxy: &Proxy<'_>, path: &str) -> u16 {
+pub(crate) fn status(proxy: &ProxyProcess<'_>, path: &str) -> u16 {
     let answer = proxy.get(HEALTHZ, path).unwrap_or_default();
     answer.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
 }
 
 /// Connections without a pause from outside to the cluster IP of this number, in both families.
 pub(crate) fn hammer(cluster: &Cluster, number: u16) -> Vec<Hammer> {
-    let client = cluster.lab.from(Place::Client).patience(Duration::from_millis(900));
+    let client = cluster.lab.from(LabMachine::Client).patience(Duration::from_millis(900));
     Family::ALL.map(|family| client.hammer(Protocol::Tcp, at_cluster_ip(family, number))).into()
 }
 
 /// Ends them, and asserts that all were answered.
 pub(crate) fn assert_unharmed(what: &str, hammers: Vec<Hammer>) {
     for hammer in hammers {
-        let tally = Tally(hammer.stop().into_iter().map(|(_, outcome)| outcome).collect());
+        let tally = ProbeTally(hammer.stop().into_iter().map(|(_, outcome)| outcome).collect());
         println!("{what}: {} connections", tally.0.len());
         assert!(tally.all_answered(), "{what}: {tally}");
     }

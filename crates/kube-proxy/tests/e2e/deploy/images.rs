@@ -6,12 +6,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use ferry_lab::api::{ApiServer, Options};
+use ferry_lab::api::{ApiServer, ApiServerOptions};
 use ferry_lab::lab::NODE_NAME;
 use ferry_lab::objects::{at_cluster_ip, node_yaml};
 use ferry_lab::patience::{slowly, within};
-use ferry_lab::proxy::{Config, IPVS, USERSPACE};
-use ferry_lab::{Family, Host, Lab, Manifests, Place, Service};
+use ferry_lab::proxy::{IPVS, ProxyConfig, USERSPACE};
+use ferry_lab::{Family, Host, Lab, LabMachine, Manifests, TestService};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -287,7 +287,7 @@ fn rule(rule: &Value) -> Value {
 }
 
 /// The folder with a configuration, which also has the timeout of [`TRACKING`].
-fn mounted(name: &str, config: &Config) -> PathBuf {
+fn mounted(name: &str, config: &ProxyConfig) -> PathBuf {
     let folder = fresh_folder(name);
     let file = folder.join("config.conf");
     config.write(&file);
@@ -299,7 +299,7 @@ fn mounted(name: &str, config: &Config) -> PathBuf {
 }
 
 fn web() -> Manifests {
-    Manifests::new().with(Service::new("web", WEB), &[Place::PodA])
+    Manifests::new().with(TestService::new("web", WEB), &[LabMachine::PodA])
 }
 
 /// Adds manifests to the folder; returns the argument that names them.
@@ -312,8 +312,8 @@ fn with_manifests(mounted: &Path) -> String {
 /// Starts an API server with TLS on the node, and adds a kubeconfig for it to the folder.
 fn with_api_server(lab: &Lab, mounted: &Path) -> ApiServer {
     let objects = format!("{}---\n{}", node_yaml(), web());
-    let server = lab.host(Place::Node).run(move || {
-        let server = ApiServer::start(Options::secure());
+    let server = lab.host(LabMachine::Node).run(move || {
+        let server = ApiServer::start(ApiServerOptions::secure());
         server.put(&objects);
         server
     });
@@ -322,13 +322,13 @@ fn with_api_server(lab: &Lab, mounted: &Path) -> ApiServer {
 }
 
 fn serves(lab: &Lab) -> bool {
-    let client = lab.from(Place::PodB).patience(slowly(Duration::from_millis(300)));
+    let client = lab.from(LabMachine::PodB).patience(slowly(Duration::from_millis(300)));
     Family::ALL.into_iter().all(|family| client.tcp(at_cluster_ip(family, WEB), 2).all_answered())
 }
 
 /// The node's value of the parameter that the init container sets.
 fn tracking(lab: &Lab) -> String {
-    lab.host(Place::Node).run(|| ferry_kernel::sysctl::read(TRACKING.0)).expect("the parameter")
+    lab.host(LabMachine::Node).run(|| ferry_kernel::sysctl::read(TRACKING.0)).expect("the parameter")
 }
 
 /// Runs the image's containers one after another, as the DaemonSet of an overlay would, and checks that a Service works.
@@ -339,14 +339,14 @@ fn check(lab: &Lab, (overlay, mode): (&str, &str), image: &str, mounted: &Path, 
     assert_ne!(tracking(lab), TRACKING.1);
     for container in pod["initContainers"].as_array().expect("init containers") {
         let bundle = Bundle::new(&format!("{mode}-init"), image, container, mounted, further);
-        let (status, log) = bundle.run_to_end(lab.host(Place::Node));
+        let (status, log) = bundle.run_to_end(lab.host(LabMachine::Node));
         assert!(status.is_some_and(|status| status.success()), "{mode}: {status:?}\n{log}");
         assert_eq!(log.matches("\"System initialized and --init-only specified\"").count(), 2, "{log}");
     }
     assert_eq!(tracking(lab), TRACKING.1, "the init container sets it");
     assert!(!serves(lab), "only the other container serves");
     let bundle = Bundle::new(mode, image, &pod["containers"][0], mounted, &[further, &["-v=2"]].concat());
-    let mut container = bundle.start(lab.host(Place::Node));
+    let mut container = bundle.start(lab.host(LabMachine::Node));
     let served = within(slowly(PATIENCE), || serves(lab));
     let ended = container.0.try_wait().expect("asking for a child's state");
     if served && ended.is_none() {
@@ -376,11 +376,12 @@ fn the_image_from_scratch_serves_in_mode_userspace() {
         let lab = Lab::new();
         if way == "bind" {
             // The DaemonSet has no CAP_NET_BIND_SERVICE, and the Service's port is 80.
-            lab.host(Place::Node).sysctl("net/ipv4/ip_unprivileged_port_start", "0");
+            lab.host(LabMachine::Node).sysctl("net/ipv4/ip_unprivileged_port_start", "0");
         }
         let own = format!("apiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nuserspaceWay: {way}\n");
         let more = format!("nodePortAddresses: [primary]\n---\n{own}");
-        let mounted = mounted(&format!("mounted-{way}"), &Config { mode: USERSPACE, more, ..Config::default() });
+        let mounted =
+            mounted(&format!("mounted-{way}"), &ProxyConfig { mode: USERSPACE, more, ..ProxyConfig::default() });
         let manifests = with_manifests(&mounted);
         check(&lab, ("nftables", way), from_scratch(), &mounted, &[&manifests]);
     }
@@ -390,7 +391,7 @@ fn the_image_from_scratch_serves_in_mode_userspace() {
 fn the_image_from_scratch_serves_in_mode_nftables() {
     let image = from_scratch();
     let (lab, kubeconfig) = (Lab::new(), format!("{CONFIGURATION}/kubeconfig.conf"));
-    let config = Config::with(&format!("clientConnection: {{kubeconfig: {kubeconfig}}}"));
+    let config = ProxyConfig::with(&format!("clientConnection: {{kubeconfig: {kubeconfig}}}"));
     let mounted = mounted("mounted-nftables", &config);
     let _server = with_api_server(&lab, &mounted);
     check(&lab, ("nftables", "nftables"), image, &mounted, &[]);
@@ -404,7 +405,7 @@ fn the_image_from_scratch_serves_in_mode_nftables() {
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn the_image_from_scratch_serves_in_mode_ipvs() {
-    let config = Config { mode: IPVS, more: "nodePortAddresses: [primary]\n".into(), ..Config::default() };
+    let config = ProxyConfig { mode: IPVS, more: "nodePortAddresses: [primary]\n".into(), ..ProxyConfig::default() };
     let mounted = mounted("mounted-ipvs", &config);
     let manifests = with_manifests(&mounted);
     check(&Lab::new(), ("ipvs", "ipvs"), from_scratch(), &mounted, &[&manifests]);
@@ -414,7 +415,7 @@ fn the_image_from_scratch_serves_in_mode_ipvs() {
 fn the_image_with_tools_serves_in_mode_iptables() {
     let base = base();
     let image = build("Containerfile.iptables", executable(), &["--build-arg".into(), format!("BASE={base}")]);
-    let config = Config { more: "nodePortAddresses: [primary]\n".into(), ..Config::iptables() };
+    let config = ProxyConfig { more: "nodePortAddresses: [primary]\n".into(), ..ProxyConfig::iptables() };
     let mounted = mounted("mounted-iptables", &config);
     let manifests = with_manifests(&mounted);
     check(&Lab::new(), ("iptables", "iptables"), &image, &mounted, &[&manifests]);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use ferry_lab::kubernetes::Request;
+use ferry_lab::kubernetes::ApiRequest;
 use ferry_lab::{Host, Kubernetes, kubernetes};
 use serde_json::Value;
 
@@ -61,7 +61,7 @@ fn a_real_api_server_accepts_them() {
         let kind = object["kind"].as_str().expect("a kind");
         let path = format!("{}?dryRun=All&fieldValidation=Strict", collection(kind));
         let body = object.to_string();
-        let answer = api.ask(&Request { method: "POST", path, content_type: "application/json", body });
+        let answer = api.ask(&ApiRequest { method: "POST", path, content_type: "application/json", body });
         assert_eq!(answer["metadata"]["name"], object["metadata"]["name"]);
         answer
     };

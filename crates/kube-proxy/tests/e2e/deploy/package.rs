@@ -4,12 +4,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use ferry_lab::iptables::{Backend, Rules};
+use ferry_lab::iptables::{Backend, IptablesRules};
 use ferry_lab::objects::at_cluster_ip;
 use ferry_lab::patience::{slowly, until, within};
 use ferry_lab::probe::{Echo, Hammer, Held};
-use ferry_lab::proxy::Config;
-use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service, nft};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::{Family, Lab, LabMachine, Manifests, ProbeOutcome, Protocol, TestService, nft};
 
 use crate::support::{fresh_folder, package, run, unpacked};
 use crate::systemd::Machine;
@@ -49,12 +49,12 @@ fn the_package_has_its_files_and_is_the_same_each_time() {
 }
 
 /// The manifests, the configuration and the flags of the machine's service.
-pub(crate) fn configure(root: &Path, config: &Config) {
+pub(crate) fn configure(root: &Path, config: &ProxyConfig) {
     let manifests = root.join("etc/kube-proxy/manifests");
     std::fs::create_dir_all(&manifests).unwrap();
-    let services = Manifests::new().with(Service::new("web", WEB), &[Place::PodA]);
-    let held = Service::new("held", HELD);
-    let endpoints = held.endpoints(ECHO, &[Place::PodA]);
+    let services = Manifests::new().with(TestService::new("web", WEB), &[LabMachine::PodA]);
+    let held = TestService::new("held", HELD);
+    let endpoints = held.endpoints(ECHO, &[LabMachine::PodA]);
     std::fs::write(manifests.join("all.yaml"), services.with_endpoints(held, endpoints).to_string()).unwrap();
     config.write(&root.join("etc/kube-proxy/config.yaml"));
     let flags = "KUBE_PROXY_ARGS=\"--config=/etc/kube-proxy/config.yaml --manifests=/etc/kube-proxy/manifests -v=2\"\n";
@@ -62,7 +62,7 @@ pub(crate) fn configure(root: &Path, config: &Config) {
 }
 
 pub(crate) fn serves(lab: &Lab) -> bool {
-    let client = lab.from(Place::PodB).patience(slowly(Duration::from_millis(500)));
+    let client = lab.from(LabMachine::PodB).patience(slowly(Duration::from_millis(500)));
     Family::ALL.into_iter().all(|family| client.tcp(at_cluster_ip(family, WEB), 2).all_answered())
 }
 
@@ -75,18 +75,18 @@ struct Traffic {
 
 impl Traffic {
     fn start(lab: &Lab) -> Self {
-        let at = Family::ALL.map(|family| std::net::SocketAddr::new(Place::PodA.address(family), ECHO));
-        let server = Echo::start(lab.host(Place::PodA), &at);
-        let client = || lab.from(Place::PodB).patience(slowly(Duration::from_millis(900)));
+        let at = Family::ALL.map(|family| std::net::SocketAddr::new(LabMachine::PodA.address(family), ECHO));
+        let server = Echo::start(lab.host(LabMachine::PodA), &at);
+        let client = || lab.from(LabMachine::PodB).patience(slowly(Duration::from_millis(900)));
         let hammers =
             Family::ALL.map(|family| client().hammer(Protocol::Tcp, at_cluster_ip(family, WEB))).into_iter().collect();
-        let held = Held::open(lab.host(Place::PodB), &Family::ALL.map(|family| at_cluster_ip(family, HELD)), 5);
+        let held = Held::open(lab.host(LabMachine::PodB), &Family::ALL.map(|family| at_cluster_ip(family, HELD)), 5);
         Self { _server: server, hammers, held }
     }
 
     fn assert_unharmed(self) {
         let outcomes: Vec<_> = self.hammers.into_iter().flat_map(Hammer::stop).map(|(_, outcome)| outcome).collect();
-        let failed = outcomes.iter().filter(|outcome| !matches!(outcome, Outcome::Answered(_))).count();
+        let failed = outcomes.iter().filter(|outcome| !matches!(outcome, ProbeOutcome::Answered(_))).count();
         let fate = self.held.finish();
         println!("{} connections, {failed} failed; {} exchanges on held ones", outcomes.len(), fate.exchanges);
         assert!(outcomes.len() > 100 && failed == 0, "{outcomes:?}");
@@ -102,10 +102,10 @@ fn a_life_from_installation_to_purge() {
     install_in(&root, "1.0.0");
     let enabled = root.join("etc/systemd/system/multi-user.target.wants/kube-proxy.service");
     assert!(!enabled.exists() && root.join("usr/bin/kube-proxy").exists());
-    configure(&root, &Config::default());
+    configure(&root, &ProxyConfig::default());
     std::fs::copy(package("1.1.0", &fresh_folder("upgrade")), root.join("srv/upgrade.deb")).unwrap();
 
-    let machine = Machine::boot(lab.host(Place::Node), &root);
+    let machine = Machine::boot(lab.host(LabMachine::Node), &root);
     assert_eq!(machine.property("ActiveState"), "inactive");
     machine.run("systemctl enable --now kube-proxy");
     assert_eq!(machine.property("StatusText"), "The rules are in force");
@@ -141,8 +141,8 @@ fn is_hardened(machine: &Machine) {
 fn reloads(machine: &Machine, root: &Path, lab: &Lab) {
     let id = machine.property("MainPID");
     let file = root.join("etc/kube-proxy/config.yaml");
-    let with_node_ports = Config { more: "nodePortAddresses: [primary]\n".into(), ..Config::iptables() };
-    for config in [with_node_ports, Config::default()] {
+    let with_node_ports = ProxyConfig { more: "nodePortAddresses: [primary]\n".into(), ..ProxyConfig::iptables() };
+    for config in [with_node_ports, ProxyConfig::default()] {
         config.write(&file);
         let text = std::fs::read_to_string(&file).unwrap().replace("conntrack: {", "conntrack: {udpTimeout: 77s, ");
         std::fs::write(&file, text).unwrap();
@@ -153,10 +153,10 @@ fn reloads(machine: &Machine, root: &Path, lab: &Lab) {
         assert_eq!(machine.property("MainPID"), id, "a reload is no restart");
     }
     // The former mode's rules go after the new ones have come.
-    let left = || Rules::of(lab.host(Place::Node), Backend::Nft).of_proxy();
+    let left = || IptablesRules::of(lab.host(LabMachine::Node), Backend::Nft).of_proxy();
     let cleared = within(slowly(Duration::from_secs(30)), || left().is_empty());
     assert!(cleared, "{:?}\n{}", left(), machine.journal());
-    let timeout = lab.host(Place::Node).sh("cat", &["/proc/sys/net/netfilter/nf_conntrack_udp_timeout"]);
+    let timeout = lab.host(LabMachine::Node).sh("cat", &["/proc/sys/net/netfilter/nf_conntrack_udp_timeout"]);
     assert_eq!(timeout, "77\n", "{}", machine.journal());
     let log = machine.journal();
     let errors: Vec<&str> = log.lines().filter(|line| line.starts_with('E')).collect();
@@ -165,7 +165,7 @@ fn reloads(machine: &Machine, root: &Path, lab: &Lab) {
 
 /// True if the metrics of the proxy have this line.
 pub(crate) fn is_on_page(lab: &Lab, line: &str) -> bool {
-    let page = lab.host(Place::Node).feed("curl", &["-s", "http://127.0.0.1:10249/metrics"], "");
+    let page = lab.host(LabMachine::Node).feed("curl", &["-s", "http://127.0.0.1:10249/metrics"], "");
     page.is_ok_and(|page| page.lines().any(|found| found == line))
 }
 
@@ -174,7 +174,7 @@ fn upgrades(machine: &Machine, lab: &Lab) {
     let id = machine.property("MainPID");
     let flags = machine.run("cat /etc/default/kube-proxy");
     let traffic = Traffic::start(lab);
-    let rules = nft::Ruleset::of(lab.host(Place::Node)).essence();
+    let rules = nft::Ruleset::of(lab.host(LabMachine::Node)).essence();
     machine.run("dpkg --install /srv/upgrade.deb");
     until("the new executable serves", slowly(Duration::from_secs(60)), || {
         let text = machine.property("StatusText");
@@ -186,7 +186,7 @@ fn upgrades(machine: &Machine, lab: &Lab) {
     // Traffic after the upgrade, too.
     std::thread::sleep(Duration::from_secs(1));
     traffic.assert_unharmed();
-    let after = nft::Ruleset::of(lab.host(Place::Node)).essence();
+    let after = nft::Ruleset::of(lab.host(LabMachine::Node)).essence();
     assert!(rules == after, "{}", rules.difference(&after));
     assert_eq!(machine.run("cat /etc/default/kube-proxy"), flags);
 }
@@ -201,7 +201,7 @@ fn is_removed(machine: &Machine, lab: &Lab, root: &Path) {
     machine.run("dpkg --install /srv/upgrade.deb && systemctl start kube-proxy");
     assert!(serves(lab));
     machine.run("dpkg --remove ferry-kube-proxy");
-    assert!(!nft::list(lab.host(Place::Node)).contains("kube-proxy"), "the rules of a running service go with it");
+    assert!(!nft::list(lab.host(LabMachine::Node)).contains("kube-proxy"), "the rules of a running service go with it");
     machine.run("dpkg --purge ferry-kube-proxy");
     let wants = root.join("etc/systemd/system/multi-user.target.wants/kube-proxy.service");
     assert!(!root.join("etc/default/kube-proxy").exists() && std::fs::symlink_metadata(wants).is_err());

@@ -6,8 +6,8 @@ use std::time::Duration;
 use ferry_lab::objects::at_cluster_ip;
 use ferry_lab::patience::{slowly, until};
 use ferry_lab::probe::Hammer;
-use ferry_lab::proxy::{Config, USERSPACE};
-use ferry_lab::{Family, Lab, Outcome, Place, Protocol};
+use ferry_lab::proxy::{ProxyConfig, USERSPACE};
+use ferry_lab::{Family, Lab, LabMachine, ProbeOutcome, Protocol};
 
 use crate::package::{WEB, configure, install_in, is_on_page, serves};
 use crate::support::unpacked;
@@ -28,7 +28,7 @@ fn a_restart_in_mode_userspace_refuses_no_connection() {
     let units = root.join("etc/systemd/system/kube-proxy.service.d");
     std::fs::create_dir_all(&units).unwrap();
     std::fs::write(units.join("bind.conf"), DROP_IN).unwrap();
-    let machine = Machine::boot(lab.host(Place::Node), &root);
+    let machine = Machine::boot(lab.host(LabMachine::Node), &root);
     for way in ["redirect", "bind"] {
         configure_way(&root, way);
         machine.run("systemctl restart kube-proxy");
@@ -41,11 +41,11 @@ fn a_restart_in_mode_userspace_refuses_no_connection() {
 
 fn configure_way(root: &Path, way: &str) {
     let own = format!("---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nuserspaceWay: {way}");
-    configure(root, &Config { mode: USERSPACE, ..Config::with(&own) });
+    configure(root, &ProxyConfig { mode: USERSPACE, ..ProxyConfig::with(&own) });
 }
 
 fn restart(machine: &Machine, lab: &Lab, way: &str) {
-    let client = || lab.from(Place::PodB).patience(slowly(Duration::from_secs(5)));
+    let client = || lab.from(LabMachine::PodB).patience(slowly(Duration::from_secs(5)));
     let hammers = Family::ALL.map(|family| client().hammer(Protocol::Tcp, at_cluster_ip(family, WEB)));
     let mut id = machine.property("MainPID");
     for _ in 0..RESTARTS {
@@ -54,8 +54,9 @@ fn restart(machine: &Machine, lab: &Lab, way: &str) {
         assert_ne!(id, before, "a restart");
         std::thread::sleep(BETWEEN);
     }
-    let outcomes: Vec<Outcome> = hammers.into_iter().flat_map(Hammer::stop).map(|(_, outcome)| outcome).collect();
-    let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| !matches!(outcome, Outcome::Answered(_))).collect();
+    let outcomes: Vec<ProbeOutcome> = hammers.into_iter().flat_map(Hammer::stop).map(|(_, outcome)| outcome).collect();
+    let failed: Vec<&ProbeOutcome> =
+        outcomes.iter().filter(|outcome| !matches!(outcome, ProbeOutcome::Answered(_))).collect();
     println!("way {way}: {} connections over {RESTARTS} restarts, {} failed", outcomes.len(), failed.len());
     let first = failed.iter().take(5).collect::<Vec<_>>();
     assert!(outcomes.len() > 100 && failed.is_empty(), "way {way}: {first:?}\n{}", machine.journal());

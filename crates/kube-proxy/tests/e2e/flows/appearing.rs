@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::until;
 use ferry_lab::proxy::{IPTABLES, NFTABLES};
-use ferry_lab::{Family, Manifests, Outcome, Place, Protocol, Service};
+use ferry_lab::{Family, LabMachine, Manifests, ProbeOutcome, Protocol, TestService};
 
 use crate::support::{Asker, EXECUTABLE, LIMIT, stage, stage_in};
 
@@ -15,16 +15,16 @@ fn nothing() -> Manifests {
     Manifests { service_cidrs: false, ..Manifests::new() }
 }
 
-fn service(protocol: Protocol) -> Service {
-    Service::new("late", 60).protocols(&[protocol]).node_port(30060).external_ip(60)
+fn service(protocol: Protocol) -> TestService {
+    TestService::new("late", 60).protocols(&[protocol]).node_port(30060).external_ip(60)
 }
 
-fn frontends(family: Family) -> [(Place, SocketAddr); 4] {
+fn frontends(family: Family) -> [(LabMachine, SocketAddr); 4] {
     [
-        (Place::Client, at_cluster_ip(family, 60)),
-        (Place::PodB, at_cluster_ip(family, 60)),
-        (Place::Client, at_node_port(family, 30060)),
-        (Place::PodB, at_external_ip(family, 60)),
+        (LabMachine::Client, at_cluster_ip(family, 60)),
+        (LabMachine::PodB, at_cluster_ip(family, 60)),
+        (LabMachine::Client, at_node_port(family, 30060)),
+        (LabMachine::PodB, at_external_ip(family, 60)),
     ]
 }
 
@@ -40,7 +40,7 @@ fn the_first_start_on_a_node_is_a_change_in_iptables_mode_too() {
 }
 
 fn the_first_start_is_a_change(mode: &'static str) {
-    let manifests = nothing().with(service(Protocol::Udp), &[Place::PodA]);
+    let manifests = nothing().with(service(Protocol::Udp), &[LabMachine::PodA]);
     let mut stage = stage_in(mode, &manifests);
     stage.kill();
     stage.node().sh(EXECUTABLE, &["--cleanup"]);
@@ -71,7 +71,7 @@ fn flows_that_came_too_early_are_answered(mode: &'static str, protocol: Protocol
             assert_eq!(entry.reply.from(), entry.original.to(), "nobody has translated it");
         }
         let start = Instant::now();
-        stage.set(&nothing().with(service(protocol), &[Place::PodA]));
+        stage.set(&nothing().with(service(protocol), &[LabMachine::PodA]));
         for asker in &askers {
             until(&format!("{protocol} {} is answered", asker.to), LIMIT, || {
                 asker.endpoint().as_deref() == Some("pod-a:8080")
@@ -104,17 +104,17 @@ fn a_tcp_connection_that_was_asked_for_too_early_comes_about() {
         stage.set(&nothing());
         let client = |place| stage.lab.from(place).patience(Duration::from_secs(10));
         let asked = [
-            client(Place::Client).hammer(Protocol::Tcp, at_cluster_ip(family, 60)),
-            client(Place::PodB).hammer(Protocol::Tcp, at_external_ip(family, 60)),
+            client(LabMachine::Client).hammer(Protocol::Tcp, at_cluster_ip(family, 60)),
+            client(LabMachine::PodB).hammer(Protocol::Tcp, at_external_ip(family, 60)),
         ];
         std::thread::sleep(Duration::from_millis(300));
-        stage.set(&nothing().with(service(Protocol::Tcp), &[Place::PodA]));
+        stage.set(&nothing().with(service(Protocol::Tcp), &[LabMachine::PodA]));
         for hammer in asked {
             // ends with the first connection, which has been under way since before
             let (asked, first) = hammer.stop().swap_remove(0);
             let took = asked.elapsed();
             println!("{family}: asked before there was a rule, connected after {took:?} at the latest");
-            assert!(matches!(&first, Outcome::Answered(answer) if answer.endpoint == "pod-a:8080"), "{first:?}");
+            assert!(matches!(&first, ProbeOutcome::Answered(answer) if answer.endpoint == "pod-a:8080"), "{first:?}");
             assert!(took < Duration::from_secs(4), "TCP asks again after one second, and after three: {took:?}");
         }
     }

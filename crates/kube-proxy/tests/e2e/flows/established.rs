@@ -5,18 +5,18 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
-use ferry_lab::{Endpoints, Family, Host, Manifests, Place, Service};
+use ferry_lab::{Endpoints, Family, Host, LabMachine, Manifests, TestService};
 
 use crate::support::{rest, stage};
 
 /// The port of the servers here.
 const PORT: u16 = 8090;
 
-fn web() -> Service {
-    Service::new("web", 80).node_port(30080).external_ip(80)
+fn web() -> TestService {
+    TestService::new("web", 80).node_port(30080).external_ip(80)
 }
 
-fn with(service: Service, endpoints: Endpoints) -> Manifests {
+fn with(service: TestService, endpoints: Endpoints) -> Manifests {
     Manifests::new().with_endpoints(service, endpoints)
 }
 
@@ -50,39 +50,39 @@ fn lives(stream: &mut TcpStream, text: &[u8]) -> bool {
 
 #[test]
 fn established_connections_survive_every_change() {
-    let here = || web().endpoints(PORT, &[Place::PodA]);
-    let there = || web().endpoints(PORT, &[Place::PodB]);
+    let here = || web().endpoints(PORT, &[LabMachine::PodA]);
+    let there = || web().endpoints(PORT, &[LabMachine::PodB]);
     let mut stage = stage(&with(web(), here()));
     for family in Family::ALL {
-        for place in [Place::PodA, Place::PodB] {
+        for place in [LabMachine::PodA, LabMachine::PodB] {
             echo(stage.lab.host(place), SocketAddr::new(place.address(family), PORT));
         }
     }
     let mut streams = Vec::new();
     for family in Family::ALL {
         for (place, to) in [
-            (Place::Client, at_cluster_ip(family, 80)),
-            (Place::PodB, at_cluster_ip(family, 80)),
-            (Place::Client, at_node_port(family, 30080)),
-            (Place::Client, at_external_ip(family, 80)),
+            (LabMachine::Client, at_cluster_ip(family, 80)),
+            (LabMachine::PodB, at_cluster_ip(family, 80)),
+            (LabMachine::Client, at_node_port(family, 30080)),
+            (LabMachine::Client, at_external_ip(family, 80)),
         ] {
             streams.push((to, connect(stage.lab.host(place), to)));
         }
     }
-    let other = |port| Service::new("other", 81).port(port);
+    let other = |port| TestService::new("other", 81).port(port);
     let changes = [
-        ("another endpoint comes", with(web(), web().endpoints(PORT, &[Place::PodA, Place::PodB]))),
+        ("another endpoint comes", with(web(), web().endpoints(PORT, &[LabMachine::PodA, LabMachine::PodB]))),
         ("its endpoint goes", with(web(), there())),
         ("and comes back", with(web(), here())),
         ("external policy Local", with(web().external_local(), here())),
         ("internal policy Local", with(web().internal_local(), here())),
         ("affinity", with(web().affinity(10), here())),
         ("other affinity", with(web().affinity(600), there())),
-        ("another service comes", with(web(), here()).with(other(80), &[Place::PodB])),
-        ("its port changes", with(web(), here()).with(other(82), &[Place::PodB])),
+        ("another service comes", with(web(), here()).with(other(80), &[LabMachine::PodB])),
+        ("its port changes", with(web(), here()).with(other(82), &[LabMachine::PodB])),
         ("no endpoints", Manifests::new().without_endpoints(web())),
         ("another service port", with(web().port(83), here())),
-        ("only a cluster IP", with(Service::new("web", 80), here())),
+        ("only a cluster IP", with(TestService::new("web", 80), here())),
         ("no service", Manifests::new()),
         ("as in the beginning", with(web(), here())),
     ];

@@ -3,10 +3,10 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use ferry_lab::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::objects::{EndpointCondition, at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::until;
 use ferry_lab::proxy::{NFTABLES, USERSPACE};
-use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service};
+use ferry_lab::{Family, Lab, LabMachine, Manifests, ProbeOutcome, Protocol, TestService};
 
 use crate::support::{Asker, EndedFlows, LIMIT, removed, rest, spread, stage, stage_in, sweeps};
 
@@ -15,21 +15,21 @@ const SINK: u16 = 9999;
 
 /// A service with frontends of every kind. Each test has a number of its own, so that conntrack entries of one don't affect
 /// another.
-fn service(protocol: Protocol, number: u8) -> Service {
+fn service(protocol: Protocol, number: u8) -> TestService {
     let number16 = u16::from(number);
-    Service::new("dns", number16).protocols(&[protocol]).node_port(30000 + number16).external_ip(number)
+    TestService::new("dns", number16).protocols(&[protocol]).node_port(30000 + number16).external_ip(number)
 }
 
-fn at(protocol: Protocol, number: u8, places: &[Place]) -> Manifests {
+fn at(protocol: Protocol, number: u8, places: &[LabMachine]) -> Manifests {
     Manifests::new().with(service(protocol, number), places)
 }
 
 fn askers<'a>(lab: &'a Lab, family: Family, protocol: Protocol, number: u8) -> [Asker<'a>; 4] {
     [
-        (Place::Client, at_cluster_ip(family, number.into())),
-        (Place::PodB, at_cluster_ip(family, number.into())),
-        (Place::Client, at_node_port(family, 30000 + u16::from(number))),
-        (Place::Client, at_external_ip(family, number)),
+        (LabMachine::Client, at_cluster_ip(family, number.into())),
+        (LabMachine::PodB, at_cluster_ip(family, number.into())),
+        (LabMachine::Client, at_node_port(family, 30000 + u16::from(number))),
+        (LabMachine::Client, at_external_ip(family, number)),
     ]
     .map(|(place, to)| Asker::new(lab, place, protocol, to))
 }
@@ -40,7 +40,7 @@ fn all_askers(lab: &Lab, protocol: Protocol, number: u8) -> Vec<Asker<'_>> {
 
 /// Every flow follows the endpoints through all changes, and no endpoint answers in place of a removed one.
 fn flows_follow(mode: &'static str, protocol: Protocol, number: u8) {
-    let mut stage = stage_in(mode, &at(protocol, number, &[Place::PodA]));
+    let mut stage = stage_in(mode, &at(protocol, number, &[LabMachine::PodA]));
     let askers = all_askers(stage.lab, protocol, number);
     for asker in &askers {
         assert_eq!(asker.answer(), "pod-a:8080", "{}", asker.to);
@@ -51,7 +51,8 @@ fn flows_follow(mode: &'static str, protocol: Protocol, number: u8) {
     let mut times = Vec::new();
     let rounds = 6;
     for round in 0..rounds {
-        let (place, endpoint) = if round % 2 == 0 { (Place::Far, "far:8080") } else { (Place::PodA, "pod-a:8080") };
+        let (place, endpoint) =
+            if round % 2 == 0 { (LabMachine::Far, "far:8080") } else { (LabMachine::PodA, "pod-a:8080") };
         let start = Instant::now();
         stage.replace(&at(protocol, number, &[place]));
         for asker in &askers {
@@ -92,12 +93,12 @@ fn udp_flows_follow_the_endpoints_in_mode_userspace_too() {
 fn flows_survive_a_change_of_policy(mode: &'static str, number: u8) {
     let by_policy = |is_local: bool| {
         let service = service(Protocol::Udp, number);
-        Manifests::new().with(if is_local { service.external_local() } else { service }, &[Place::PodA])
+        Manifests::new().with(if is_local { service.external_local() } else { service }, &[LabMachine::PodA])
     };
     let mut stage = stage_in(mode, &by_policy(true));
     let outside = |family| {
         [at_node_port(family, 30000 + u16::from(number)), at_external_ip(family, number)]
-            .map(|to| Asker::new(stage.lab, Place::Client, Protocol::Udp, to))
+            .map(|to| Asker::new(stage.lab, LabMachine::Client, Protocol::Udp, to))
     };
     let askers: Vec<_> = Family::ALL.into_iter().flat_map(outside).collect();
     askers.iter().for_each(|asker| assert_eq!(asker.answer(), "pod-a:8080", "{}", asker.to));
@@ -134,13 +135,14 @@ fn sctp_flows_follow_the_endpoints() {
 /// How long after the rules are in force: another service of the same change answers.
 #[test]
 fn the_first_look_is_at_once() {
-    let with = |place| at(Protocol::Udp, 53, &[place]).with(Service::new("clock", 153), &[place]);
-    let mut stage = stage(&with(Place::PodA));
-    let asker = Asker::new(stage.lab, Place::Client, Protocol::Udp, at_cluster_ip(Family::V4, 53));
-    let clock = stage.lab.from(Place::Client).patience(Duration::from_millis(200));
+    let with = |place| at(Protocol::Udp, 53, &[place]).with(TestService::new("clock", 153), &[place]);
+    let mut stage = stage(&with(LabMachine::PodA));
+    let asker = Asker::new(stage.lab, LabMachine::Client, Protocol::Udp, at_cluster_ip(Family::V4, 53));
+    let clock = stage.lab.from(LabMachine::Client).patience(Duration::from_millis(200));
     let (mut times, mut early) = (Vec::new(), 0);
     for round in 0..6 {
-        let (place, endpoint) = if round % 2 == 0 { (Place::Far, "far:8080") } else { (Place::PodA, "pod-a:8080") };
+        let (place, endpoint) =
+            if round % 2 == 0 { (LabMachine::Far, "far:8080") } else { (LabMachine::PodA, "pod-a:8080") };
         until("it is led to one", LIMIT, || asker.endpoint().is_some_and(|now| now != endpoint));
         rest(&stage);
         let before = sweeps(&stage);
@@ -160,25 +162,26 @@ fn the_first_look_is_at_once() {
 /// Clients that expect no answer, such as those that send metrics. The second check of the frontend would move them, too.
 #[test]
 fn a_client_that_is_never_answered_follows_before_the_second_check() {
-    let service = Service::new("metrics", 58).protocols(&[Protocol::Udp]);
+    let service = TestService::new("metrics", 58).protocols(&[Protocol::Udp]);
     let to = |place| Manifests::new().with_endpoints(service.clone(), service.endpoints(SINK, &[place]));
-    let mut stage = stage(&to(Place::PodA));
+    let mut stage = stage(&to(LabMachine::PodA));
     for family in Family::ALL {
-        let sinks = [Place::PodA, Place::Far].map(|place| {
+        let sinks = [LabMachine::PodA, LabMachine::Far].map(|place| {
             stage.lab.host(place).run(move || {
                 let sink = UdpSocket::bind(SocketAddr::new(place.address(family), SINK)).expect("a free port");
                 sink.set_nonblocking(true).expect("a socket");
                 sink
             })
         });
-        let client = stage.lab.host(Place::Client).run(move || {
-            let client = UdpSocket::bind(SocketAddr::new(Place::Client.address(family), 0)).expect("a free port");
+        let client = stage.lab.host(LabMachine::Client).run(move || {
+            let client = UdpSocket::bind(SocketAddr::new(LabMachine::Client.address(family), 0)).expect("a free port");
             client.connect(at_cluster_ip(family, 58)).expect("a route");
             client
         });
         let (mut early, mut times) = (0, Vec::new());
         for round in 0..2 {
-            let (place, sink) = if round % 2 == 0 { (Place::Far, &sinks[1]) } else { (Place::PodA, &sinks[0]) };
+            let (place, sink) =
+                if round % 2 == 0 { (LabMachine::Far, &sinks[1]) } else { (LabMachine::PodA, &sinks[0]) };
             rest(&stage);
             client.send(b"1").expect("a datagram");
             let before = sweeps(&stage);
@@ -202,16 +205,16 @@ fn a_client_that_is_never_answered_follows_before_the_second_check() {
 #[test]
 fn without_endpoints_a_flow_is_refused_until_they_return() {
     for (protocol, number) in [(Protocol::Udp, 54), (Protocol::Sctp, 55)] {
-        let mut stage = stage(&at(protocol, number, &[Place::PodA]));
+        let mut stage = stage(&at(protocol, number, &[LabMachine::PodA]));
         let askers = all_askers(stage.lab, protocol, number);
         for asker in &askers {
             assert_eq!(asker.answer(), "pod-a:8080", "{protocol} {}", asker.to);
         }
         stage.set(&Manifests::new().without_endpoints(service(protocol, number)));
         for asker in &askers {
-            until(&format!("{protocol} {} is refused", asker.to), LIMIT, || asker.ask() == Outcome::Refused);
+            until(&format!("{protocol} {} is refused", asker.to), LIMIT, || asker.ask() == ProbeOutcome::Refused);
         }
-        stage.set(&at(protocol, number, &[Place::Far]));
+        stage.set(&at(protocol, number, &[LabMachine::Far]));
         for asker in &askers {
             until(&format!("{protocol} {} is answered again", asker.to), LIMIT, || {
                 asker.endpoint().as_deref() == Some("far:8080")
@@ -222,17 +225,17 @@ fn without_endpoints_a_flow_is_refused_until_they_return() {
 
 #[test]
 fn who_keeps_sending_to_a_service_that_is_gone_reaches_nobody() {
-    let bare = Service::new("dns", 56).protocols(&[Protocol::Udp]);
-    let mut stage = stage(&at(Protocol::Udp, 56, &[Place::PodA]));
+    let bare = TestService::new("dns", 56).protocols(&[Protocol::Udp]);
+    let mut stage = stage(&at(Protocol::Udp, 56, &[LabMachine::PodA]));
     for family in Family::ALL {
-        stage.set(&at(Protocol::Udp, 56, &[Place::PodA]));
+        stage.set(&at(Protocol::Udp, 56, &[LabMachine::PodA]));
         let askers = askers(stage.lab, family, Protocol::Udp, 56);
         for asker in &askers {
             assert_eq!(asker.answer(), "pod-a:8080", "{}", asker.to);
         }
         let [cluster_ip, from_pod, node_port, external_ip] = &askers;
         // first only the frontends for others
-        stage.set(&Manifests::new().with(bare.clone(), &[Place::PodA]));
+        stage.set(&Manifests::new().with(bare.clone(), &[LabMachine::PodA]));
         for asker in [node_port, external_ip] {
             asker.gets_lost(stage.lab);
         }
@@ -249,12 +252,12 @@ fn who_keeps_sending_to_a_service_that_is_gone_reaches_nobody() {
 /// Flows of a frontend follow it to another service.
 #[test]
 fn a_frontend_that_changes_hands_takes_its_flows_along() {
-    let owner = |name: &str, number: u16| Service::new(name, number).protocols(&[Protocol::Udp]).external_ip(57);
-    let bare = |name: &str, number: u16| Service::new(name, number).protocols(&[Protocol::Udp]);
-    let one = Manifests::new().with(owner("one", 57), &[Place::PodA]).with(bare("two", 157), &[Place::Far]);
-    let two = Manifests::new().with(bare("one", 57), &[Place::PodA]).with(owner("two", 157), &[Place::Far]);
+    let owner = |name: &str, number: u16| TestService::new(name, number).protocols(&[Protocol::Udp]).external_ip(57);
+    let bare = |name: &str, number: u16| TestService::new(name, number).protocols(&[Protocol::Udp]);
+    let one = Manifests::new().with(owner("one", 57), &[LabMachine::PodA]).with(bare("two", 157), &[LabMachine::Far]);
+    let two = Manifests::new().with(bare("one", 57), &[LabMachine::PodA]).with(owner("two", 157), &[LabMachine::Far]);
     let mut stage = stage(&one);
-    let askers = Family::ALL.map(|f| Asker::new(stage.lab, Place::Client, Protocol::Udp, at_external_ip(f, 57)));
+    let askers = Family::ALL.map(|f| Asker::new(stage.lab, LabMachine::Client, Protocol::Udp, at_external_ip(f, 57)));
     for (manifests, endpoint) in [(&one, "pod-a:8080"), (&two, "far:8080"), (&one, "pod-a:8080")] {
         stage.set(manifests);
         for asker in &askers {
@@ -268,13 +271,13 @@ fn a_frontend_that_changes_hands_takes_its_flows_along() {
 #[test]
 fn an_endpoint_that_terminates_but_serves_keeps_its_flows() {
     let service = service(Protocol::Udp, 58);
-    let both = at(Protocol::Udp, 58, &[Place::PodA, Place::PodB]);
-    let ending = service.endpoints(8080, &[Place::PodA]).and(Place::PodB, Condition::Terminating);
+    let both = at(Protocol::Udp, 58, &[LabMachine::PodA, LabMachine::PodB]);
+    let ending = service.endpoints(8080, &[LabMachine::PodA]).and(LabMachine::PodB, EndpointCondition::Terminating);
     let ending = Manifests::new().with_endpoints(service.clone(), ending);
-    let mut stage = stage(&at(Protocol::Udp, 58, &[Place::PodB]));
+    let mut stage = stage(&at(Protocol::Udp, 58, &[LabMachine::PodB]));
     let ended_flows = EndedFlows::new(stage.lab);
     for family in Family::ALL {
-        stage.set(&at(Protocol::Udp, 58, &[Place::PodB]));
+        stage.set(&at(Protocol::Udp, 58, &[LabMachine::PodB]));
         let askers = askers(stage.lab, family, Protocol::Udp, 58);
         for asker in &askers {
             assert_eq!(asker.answer(), "pod-b:8080", "{}", asker.to);
@@ -290,7 +293,7 @@ fn an_endpoint_that_terminates_but_serves_keeps_its_flows() {
         assert_eq!(now, entries);
         let all: Vec<_> = askers.iter().collect();
         assert_eq!(ended_flows.ended(&all), <[&SocketAddr; 0]>::default());
-        stage.set(&at(Protocol::Udp, 58, &[Place::PodA]));
+        stage.set(&at(Protocol::Udp, 58, &[LabMachine::PodA]));
         for asker in &askers {
             until(&format!("{} is led elsewhere", asker.to), LIMIT, || {
                 asker.endpoint().as_deref() == Some("pod-a:8080")

@@ -9,8 +9,8 @@ use std::time::Duration;
 use ferry_lab::lab::node_addresses;
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::until;
-use ferry_lab::proxy::{Config, IPTABLES, NFTABLES};
-use ferry_lab::{Family, Lab, Manifests, Mode, Outcome, Place, Protocol, Service};
+use ferry_lab::proxy::{IPTABLES, NFTABLES, ProxyConfig};
+use ferry_lab::{Family, Lab, LabMachine, Manifests, Mode, ProbeOutcome, Protocol, TestService};
 
 use crate::support::{Asker, EndedFlows, LIMIT, removed, rest, stage_in, stage_with, sweeps};
 
@@ -22,7 +22,7 @@ struct Talker {
 }
 
 impl Talker {
-    fn start(lab: &Lab, place: Place, to: SocketAddr) -> Self {
+    fn start(lab: &Lab, place: LabMachine, to: SocketAddr) -> Self {
         let (stop, from) = (Arc::new(AtomicBool::new(false)), SocketAddr::new(place.address(Family::of(to.ip())), 0));
         let stopped = Arc::clone(&stop);
         let thread = lab.host(place).thread(move || {
@@ -46,17 +46,17 @@ impl Talker {
     }
 }
 
-fn service(name: &str, number: u8, protocol: Protocol) -> Service {
+fn service(name: &str, number: u8, protocol: Protocol) -> TestService {
     let number16 = u16::from(number);
-    Service::new(name, number16).protocols(&[protocol]).node_port(30000 + number16).external_ip(number)
+    TestService::new(name, number16).protocols(&[protocol]).node_port(30000 + number16).external_ip(number)
 }
 
-fn frontends(family: Family, number: u8) -> [(Place, SocketAddr); 4] {
+fn frontends(family: Family, number: u8) -> [(LabMachine, SocketAddr); 4] {
     [
-        (Place::Client, at_cluster_ip(family, number.into())),
-        (Place::PodB, at_cluster_ip(family, number.into())),
-        (Place::Client, at_node_port(family, 30000 + u16::from(number))),
-        (Place::Client, at_external_ip(family, number)),
+        (LabMachine::Client, at_cluster_ip(family, number.into())),
+        (LabMachine::PodB, at_cluster_ip(family, number.into())),
+        (LabMachine::Client, at_node_port(family, 30000 + u16::from(number))),
+        (LabMachine::Client, at_external_ip(family, number)),
     ]
 }
 
@@ -72,24 +72,24 @@ fn askers(lab: &Lab, protocol: Protocol, number: u8) -> Vec<Asker<'_>> {
 
 fn right_flows_stay(mode: &'static str) {
     let manifests = Manifests::new()
-        .with(service("busy", 70, Protocol::Udp), &[Place::PodA, Place::Far])
-        .with(service("quiet", 71, Protocol::Udp), &[Place::PodA]);
+        .with(service("busy", 70, Protocol::Udp), &[LabMachine::PodA, LabMachine::Far])
+        .with(service("quiet", 71, Protocol::Udp), &[LabMachine::PodA]);
     let mut stage = stage_in(mode, &manifests);
     // Entries of quiet clients outlive twenty restarts of a busy machine; the default is 30 s.
-    stage.lab.host(Place::Node).sysctl("net/netfilter/nf_conntrack_udp_timeout", "600");
+    stage.lab.host(LabMachine::Node).sysctl("net/netfilter/nf_conntrack_udp_timeout", "600");
     rest(&stage);
     let ended_flows = EndedFlows::new(stage.lab);
     let mut quiet = Vec::new();
     let mut talkers = Vec::new();
     for family in Family::ALL {
         for to in [at_cluster_ip(family, 70), at_node_port(family, 30070), at_external_ip(family, 71)] {
-            talkers.push(Talker::start(stage.lab, Place::Client, to));
-            let asker = Asker::new(stage.lab, Place::Client, Protocol::Udp, to);
+            talkers.push(Talker::start(stage.lab, LabMachine::Client, to));
+            let asker = Asker::new(stage.lab, LabMachine::Client, Protocol::Udp, to);
             assert!(!asker.answer().is_empty(), "{to}");
             quiet.push(asker);
         }
         // unanswered traffic to an address without a service
-        let asker = Asker::new(stage.lab, Place::PodB, Protocol::Udp, at_external_ip(family, 99));
+        let asker = Asker::new(stage.lab, LabMachine::PodB, Protocol::Udp, at_external_ip(family, 99));
         assert_eq!(asker.endpoint(), None);
         quiet.push(asker);
     }
@@ -131,16 +131,16 @@ fn what_went_meanwhile_is_followed(before: &'static str, after: &'static str, pr
     let [moved, bare, gone, empty] = [("moved", 72), ("bare", 73), ("gone", 74), ("empty", 75)]
         .map(|(name, number)| service(name, number, protocol));
     let all = [&moved, &bare, &gone, &empty];
-    let first = all.into_iter().fold(Manifests::new(), |all, service| all.with(service.clone(), &[Place::PodA]));
+    let first = all.into_iter().fold(Manifests::new(), |all, service| all.with(service.clone(), &[LabMachine::PodA]));
     let mut stage = stage_in(before, &first);
     let lab = stage.lab;
     let [to_moved, to_bare, to_gone, to_empty] = [72, 73, 74, 75].map(|number| askers(lab, protocol, number));
     stage.kill();
     let then = Manifests::new()
-        .with(moved, &[Place::Far])
-        .with(Service::new("bare", 73).protocols(&[protocol]), &[Place::PodA])
+        .with(moved, &[LabMachine::Far])
+        .with(TestService::new("bare", 73).protocols(&[protocol]), &[LabMachine::PodA])
         .without_endpoints(empty);
-    stage.reset(&Config { mode: after, ..Config::default() }, &then);
+    stage.reset(&ProxyConfig { mode: after, ..ProxyConfig::default() }, &then);
     for asker in &to_moved {
         until(&format!("{protocol} {} follows", asker.to), LIMIT, || asker.endpoint().as_deref() == Some("far:8080"));
     }
@@ -150,7 +150,7 @@ fn what_went_meanwhile_is_followed(before: &'static str, after: &'static str, pr
     }
     to_gone.iter().for_each(|asker| asker.gets_lost(lab));
     for asker in &to_empty {
-        until(&format!("{protocol} {} is refused", asker.to), LIMIT, || asker.ask() == Outcome::Refused);
+        until(&format!("{protocol} {} is refused", asker.to), LIMIT, || asker.ask() == ProbeOutcome::Refused);
     }
 }
 
@@ -187,7 +187,7 @@ enum Serving {
 
 /// Another configuration removes a node port from an address.
 fn node_ports_leave_an_address((from, before): (&'static str, Serving), mode: &'static str, protocol: Protocol) {
-    let manifests = Manifests::new().with(service("ported", 76, protocol), &[Place::PodA]);
+    let manifests = Manifests::new().with(service("ported", 76, protocol), &[LabMachine::PodA]);
     let config = |mode, serving: Serving| {
         let ranges = Family::ALL.map(|family| {
             let bits = if family == Family::V4 { 32 } else { 128 };
@@ -200,12 +200,12 @@ fn node_ports_leave_an_address((from, before): (&'static str, Serving), mode: &'
             Serving::All => "nodePortAddresses: [\"0.0.0.0/0\", \"::/0\"]\n".to_owned(),
             Serving::Both | Serving::Second => format!("nodePortAddresses: [{}]\n", wanted.join(", ")),
         };
-        Config { mode, more, ..Config::default() }
+        ProxyConfig { mode, more, ..ProxyConfig::default() }
     };
     let mut stage = stage_with(&config(from, before), &manifests);
     let clients = Family::ALL.map(|family| {
         node_addresses(family).map(|address| {
-            let asker = Asker::new(stage.lab, Place::Client, protocol, SocketAddr::new(address, 30076));
+            let asker = Asker::new(stage.lab, LabMachine::Client, protocol, SocketAddr::new(address, 30076));
             assert_eq!(asker.answer(), "pod-a:8080", "{}", asker.to);
             asker
         })

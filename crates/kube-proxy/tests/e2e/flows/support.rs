@@ -10,8 +10,8 @@ use ferry_kernel::conntrack::testing::DestroyMonitor;
 use ferry_kernel::conntrack::{Entry, Filter, Socket};
 use ferry_kube_proxy::planes;
 use ferry_lab::patience::until;
-use ferry_lab::proxy::{Config, NFTABLES};
-use ferry_lab::{Client, Family, Lab, Manifests, Outcome, Place, Protocol, Stage};
+use ferry_lab::proxy::{NFTABLES, ProxyConfig};
+use ferry_lab::{Family, Lab, LabMachine, Manifests, ProbeClient, ProbeOutcome, Protocol, Stage};
 
 /// The program under test.
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
@@ -25,11 +25,11 @@ pub(crate) fn stage(manifests: &Manifests) -> MutexGuard<'static, Stage<'static>
 
 /// The same in a mode.
 pub(crate) fn stage_in(mode: &'static str, manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
-    stage_with(&Config { mode, ..Config::default() }, manifests)
+    stage_with(&ProxyConfig { mode, ..ProxyConfig::default() }, manifests)
 }
 
 /// The same with a configuration.
-pub(crate) fn stage_with(config: &Config, manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
+pub(crate) fn stage_with(config: &ProxyConfig, manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
     static STAGE: OnceLock<Mutex<Stage<'static>>> = OnceLock::new();
     let stage = STAGE.get_or_init(|| {
         let lab: &Lab = Box::leak(Box::new(Lab::new()));
@@ -46,7 +46,7 @@ pub(crate) fn stage_with(config: &Config, manifests: &Manifests) -> MutexGuard<'
 
 /// A client that sends from one port all the time.
 pub(crate) struct Asker<'a> {
-    client: Client<'a>,
+    client: ProbeClient<'a>,
     protocol: Protocol,
     /// where it sends from
     pub(crate) source: SocketAddr,
@@ -58,7 +58,7 @@ pub(crate) struct Asker<'a> {
 
 impl<'a> Asker<'a> {
     /// From a place, to an address. No two have the same port.
-    pub(crate) fn new(lab: &'a Lab, place: Place, protocol: Protocol, to: SocketAddr) -> Self {
+    pub(crate) fn new(lab: &'a Lab, place: LabMachine, protocol: Protocol, to: SocketAddr) -> Self {
         static PORT: AtomicU16 = AtomicU16::new(21000);
         let port = PORT.fetch_add(1, Ordering::Relaxed);
         let source = SocketAddr::new(place.address(Family::of(to.ip())), port);
@@ -67,15 +67,15 @@ impl<'a> Asker<'a> {
     }
 
     /// Sends once, and waits a little for what comes.
-    pub(crate) fn ask(&self) -> Outcome {
+    pub(crate) fn ask(&self) -> ProbeOutcome {
         self.client.ask(self.protocol, self.to, 1).0.remove(0)
     }
 
     /// Sends once; returns the endpoint that answered.
     pub(crate) fn endpoint(&self) -> Option<String> {
         match self.ask() {
-            Outcome::Answered(answer) => Some(answer.endpoint),
-            Outcome::Refused | Outcome::Reset | Outcome::Timeout | Outcome::Failed(_) => None,
+            ProbeOutcome::Answered(answer) => Some(answer.endpoint),
+            ProbeOutcome::Refused | ProbeOutcome::Reset | ProbeOutcome::Timeout | ProbeOutcome::Failed(_) => None,
         }
     }
 
@@ -107,7 +107,7 @@ impl<'a> Asker<'a> {
             port: Some(to.port()),
             unanswered: false,
         };
-        lab.host(Place::Node).run(move || {
+        lab.host(LabMachine::Node).run(move || {
             let mut found = None;
             let mut socket = Socket::open().expect("connection tracking");
             let list = socket.dump(&filter, &mut |entry| {
@@ -130,7 +130,7 @@ pub(crate) struct EndedFlows(Arc<Mutex<DestroyMonitor>>);
 impl EndedFlows {
     /// Subscribes; covers flows that begin from now on.
     pub(crate) fn new(lab: &Lab) -> Self {
-        let monitor = lab.host(Place::Node).run(|| DestroyMonitor::open().expect("subscribing to ends of flows"));
+        let monitor = lab.host(LabMachine::Node).run(|| DestroyMonitor::open().expect("subscribing to ends of flows"));
         Self(Arc::new(Mutex::new(monitor)))
     }
 

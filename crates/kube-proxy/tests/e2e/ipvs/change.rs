@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use ferry_lab::objects::{at_cluster_ip, at_node_port};
 use ferry_lab::patience::{slowly, until};
 use ferry_lab::probe::{Echo, Hammer, Held};
-use ferry_lab::proxy::{Config, IPTABLES, IPVS, NFTABLES, USERSPACE};
-use ferry_lab::{Family, Host, Manifests, Outcome, Place, Protocol, Proxy, Service, Stage};
+use ferry_lab::proxy::{IPTABLES, IPVS, NFTABLES, ProxyConfig, USERSPACE};
+use ferry_lab::{Family, Host, LabMachine, Manifests, ProbeOutcome, Protocol, ProxyProcess, Stage, TestService};
 
 use crate::support::{
     Server, ask_from_port, devices, ipvs, leftovers, run_to_end, run_to_end_without_tools, servers, stage_with,
@@ -23,19 +23,23 @@ const FLOWS: Duration = Duration::from_secs(5);
 const CLEARED: Duration = Duration::from_secs(30);
 
 fn manifests() -> Manifests {
-    let long = Service::new("long", 2).node_port(30002);
-    let endpoints = long.endpoints(ECHO, &[Place::PodA]);
+    let long = TestService::new("long", 2).node_port(30002);
+    let endpoints = long.endpoints(ECHO, &[LabMachine::PodA]);
     Manifests::new()
-        .with(Service::new("short", 1).node_port(30001), &[Place::PodA, Place::Far])
+        .with(TestService::new("short", 1).node_port(30001), &[LabMachine::PodA, LabMachine::Far])
         .with_endpoints(long, endpoints)
-        .with(Service::new("flow", 4).node_port(30004).protocols(&[Protocol::Udp]), &[Place::PodA, Place::Far])
-        .without_endpoints(Service::new("empty", 3).node_port(30003).external_ip(3))
+        .with(
+            TestService::new("flow", 4).node_port(30004).protocols(&[Protocol::Udp]),
+            &[LabMachine::PodA, LabMachine::Far],
+        )
+        .without_endpoints(TestService::new("empty", 3).node_port(30003).external_ip(3))
 }
 
 /// A cluster IP and a node port for each family, of the service with this number.
-fn frontends(number: u16) -> Vec<(Place, SocketAddr)> {
-    let of =
-        |family| [(Place::PodB, at_cluster_ip(family, number)), (Place::Client, at_node_port(family, 30000 + number))];
+fn frontends(number: u16) -> Vec<(LabMachine, SocketAddr)> {
+    let of = |family| {
+        [(LabMachine::PodB, at_cluster_ip(family, number)), (LabMachine::Client, at_node_port(family, 30000 + number))]
+    };
     Family::ALL.into_iter().flat_map(of).collect()
 }
 
@@ -44,7 +48,7 @@ fn is_cleared(node: &Host, mode: &str) -> bool {
     match mode {
         IPVS => servers(node).is_empty() && devices(node).is_empty(),
         NFTABLES | USERSPACE => !node.sh("nft", &["list", "tables"]).contains("kube-proxy"),
-        _ => ferry_lab::iptables::Rules::of(node, ferry_lab::iptables::Backend::Nft).of_proxy().is_empty(),
+        _ => ferry_lab::iptables::IptablesRules::of(node, ferry_lab::iptables::Backend::Nft).of_proxy().is_empty(),
     }
 }
 
@@ -85,7 +89,7 @@ fn stop(hammers: Vec<(SocketAddr, Hammer)>, start: Instant) -> (usize, Vec<Strin
     for (at, hammer) in hammers {
         for (begun, outcome) in hammer.stop() {
             connections += 1;
-            if !matches!(outcome, Outcome::Answered(_)) {
+            if !matches!(outcome, ProbeOutcome::Answered(_)) {
                 let after = begun.saturating_duration_since(start);
                 failed.push(format!("{at}: {outcome:?}, begun after {after:.3?}"));
             }
@@ -97,21 +101,21 @@ fn stop(hammers: Vec<(SocketAddr, Hammer)>, start: Instant) -> (usize, Vec<Strin
 /// Ends the process, and starts it in another mode. Returns the length of the log before.
 fn restart_in(stage: &mut Stage<'static>, to: &'static str) -> usize {
     stage.terminate();
-    stage.reset(&Config { mode: to, ..ipvs("") }, &manifests());
+    stage.reset(&ProxyConfig { mode: to, ..ipvs("") }, &manifests());
     0
 }
 
 /// Changes the mode in the configuration file of the running process. Returns the length of the log before.
 fn reload_in(stage: &mut Stage<'static>, to: &'static str) -> usize {
     let logged = stage.proxy.log().len();
-    stage.reconfigure(&Config { mode: to, ..ipvs("") });
+    stage.reconfigure(&ProxyConfig { mode: to, ..ipvs("") });
     let begins = format!("\"Using {to} Proxier\"");
     stage.proxy.wait_for("a run in the new mode", |proxy| since(proxy, logged).contains(&begins));
     logged
 }
 
 /// The log from this length on.
-fn since(proxy: &Proxy<'_>, logged: usize) -> String {
+fn since(proxy: &ProxyProcess<'_>, logged: usize) -> String {
     proxy.log().split_off(logged)
 }
 
@@ -137,13 +141,13 @@ fn change(
         stage.proxy.wait_for("servers that wait", |proxy| since(proxy, logged).matches(waits).count() == 2);
     } else {
         until("no rules of the former mode", CLEARED, || {
-            from != IPTABLES && to == IPVS || is_cleared(lab.host(Place::Node), from)
+            from != IPTABLES && to == IPVS || is_cleared(lab.host(LabMachine::Node), from)
         });
     }
     let cleared = start.elapsed();
     assert_flows(stage, "in force");
     if to == IPVS {
-        assert_listed(lab.host(Place::Node));
+        assert_listed(lab.host(LabMachine::Node));
     }
     let (connections, mut failed) = stop(hammers, start);
     let mut exchanges = 0;
@@ -158,7 +162,7 @@ fn change(
     if from == IPVS {
         stage.proxy.wait_for("end of the virtual servers", |_| {
             std::thread::sleep(Duration::from_millis(100));
-            is_cleared(lab.host(Place::Node), from)
+            is_cleared(lab.host(LabMachine::Node), from)
         });
         assert_flows(stage, "without virtual servers");
     }
@@ -176,8 +180,8 @@ fn change_all(
     begin: fn(&mut Stage<'static>, &'static str) -> usize,
 ) {
     let lab = stage.lab;
-    let at = Family::ALL.map(|family| SocketAddr::new(Place::PodA.address(family), ECHO));
-    let _echo = Echo::start(lab.host(Place::PodA), &at);
+    let at = Family::ALL.map(|family| SocketAddr::new(LabMachine::PodA.address(family), ECHO));
+    let _echo = Echo::start(lab.host(LabMachine::PodA), &at);
     for (from, to) in modes.iter().zip(modes.iter().skip(1)) {
         change(stage, from, to, begin);
     }
@@ -186,14 +190,14 @@ fn change_all(
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_change_of_mode_fails_no_connection_and_leaves_nothing() {
-    let mut stage = stage_with(&Config::default(), &manifests());
+    let mut stage = stage_with(&ProxyConfig::default(), &manifests());
     change_all(&mut stage, RESTARTS, restart_in);
 }
 
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_change_of_mode_in_the_running_process_fails_no_connection_and_leaves_nothing() {
-    let mut stage = stage_with(&Config::default(), &manifests());
+    let mut stage = stage_with(&ProxyConfig::default(), &manifests());
     // One process from here to the end, whichever test ran before.
     stage.restart();
     change_all(&mut stage, RELOADS, reload_in);
@@ -206,9 +210,9 @@ fn a_change_of_mode_in_the_running_process_fails_no_connection_and_leaves_nothin
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_restart_while_servers_wait_for_connections_leaves_nothing() {
     let mut stage = stage_with(&ipvs(""), &manifests());
-    let (lab, node) = (stage.lab, stage.lab.host(Place::Node));
-    let at = Family::ALL.map(|family| SocketAddr::new(Place::PodA.address(family), ECHO));
-    let _echo = Echo::start(lab.host(Place::PodA), &at);
+    let (lab, node) = (stage.lab, stage.lab.host(LabMachine::Node));
+    let at = Family::ALL.map(|family| SocketAddr::new(LabMachine::PodA.address(family), ECHO));
+    let _echo = Echo::start(lab.host(LabMachine::PodA), &at);
     let held: Vec<Held> = frontends(2).into_iter().map(|(place, at)| Held::open(lab.host(place), &[at], 1)).collect();
     for _ in 0..2 {
         restart_in(&mut stage, IPTABLES);
@@ -236,7 +240,7 @@ fn a_reload_changes_settings_without_a_failed_connection() {
     let node = stage.node();
     let timeouts = || node.sh("ipvsadm", &["-l", "--timeout"]);
     let (hammers, start) = (hammers(&stage), Instant::now());
-    let runs = |proxy: &Proxy<'_>| proxy.log().matches("\"Starting kube-proxy\"").count();
+    let runs = |proxy: &ProxyProcess<'_>| proxy.log().matches("\"Starting kube-proxy\"").count();
     for (former, (tcp, udp)) in (1..).zip([(901, 301), (902, 302)]) {
         let wanted = format!("{tcp} 121 {udp}");
         assert!(!timeouts().contains(&wanted));
@@ -256,13 +260,14 @@ fn a_reload_changes_settings_without_a_failed_connection() {
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn the_scope_of_adopted_addresses_changes_without_a_failed_connection() {
-    let many = (100..150)
-        .fold(manifests(), |all, number| all.with(Service::new(&format!("more-{number}"), number), &[Place::PodA]));
+    let many = (100..150).fold(manifests(), |all, number| {
+        all.with(TestService::new(&format!("more-{number}"), number), &[LabMachine::PodA])
+    });
     let mut stage = stage_with(&ipvs(""), &many);
-    let node = stage.lab.host(Place::Node);
+    let node = stage.lab.host(LabMachine::Node);
     let listed = || node.sh("ip", &["-4", "-o", "addr", "show", "dev", "kube-ipvs0"]);
-    let at = Family::ALL.map(|family| SocketAddr::new(Place::PodA.address(family), ECHO));
-    let _echo = Echo::start(stage.lab.host(Place::PodA), &at);
+    let at = Family::ALL.map(|family| SocketAddr::new(LabMachine::PodA.address(family), ECHO));
+    let _echo = Echo::start(stage.lab.host(LabMachine::PodA), &at);
     stage.terminate();
     for line in listed().lines() {
         let address = line.split_whitespace().skip_while(|word| *word != "inet").nth(1).expect("an address");
@@ -271,7 +276,7 @@ fn the_scope_of_adopted_addresses_changes_without_a_failed_connection() {
     }
     let before = listed();
     assert!(before.lines().count() > 50 && before.lines().all(|line| line.contains("scope global")), "{before}");
-    let held = Held::open(stage.lab.host(Place::PodB), &[at_cluster_ip(Family::V4, 2)], 1);
+    let held = Held::open(stage.lab.host(LabMachine::PodB), &[at_cluster_ip(Family::V4, 2)], 1);
     let (hammers, start) = (hammers(&stage), Instant::now());
     stage.start();
     until("addresses of scope host", CLEARED, || listed().lines().all(|line| line.contains("scope host")));

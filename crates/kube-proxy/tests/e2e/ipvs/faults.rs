@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ferry_lab::lab::{cluster_ip, external_ip};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::{slowly, until};
-use ferry_lab::{Checks, Family, Host, Manifests, Place, Proxy, Service, Source, Stage, nft};
+use ferry_lab::{Checks, Family, Host, LabMachine, Manifests, ProxyProcess, SeenSource, Stage, TestService, nft};
 
 use crate::support::{LIMIT, Statistics, counted, folder, run_to_end, server, servers, settled, stage};
 
@@ -23,8 +23,8 @@ const MANY: u16 = 300;
 
 fn manifests() -> Manifests {
     Manifests::new()
-        .with(Service::new("web", 30).node_port(30030).external_ip(30), &[Place::PodA])
-        .with(Service::new("other", 31).external_ip(31), &[Place::PodB])
+        .with(TestService::new("web", 30).node_port(30030).external_ip(30), &[LabMachine::PodA])
+        .with(TestService::new("other", 31).external_ip(31), &[LabMachine::PodB])
 }
 
 /// Every frontend of the services, from everywhere.
@@ -32,7 +32,7 @@ fn served(stage: &Stage<'_>) -> bool {
     Family::ALL.into_iter().all(|family| {
         let to = [at_cluster_ip(family, 30), at_node_port(family, 30030), at_external_ip(family, 31)];
         to.iter().all(|to| {
-            let tally = stage.lab.from(Place::Client).patience(slowly(Duration::from_millis(200))).tcp(*to, 1);
+            let tally = stage.lab.from(LabMachine::Client).patience(slowly(Duration::from_millis(200))).tcp(*to, 1);
             tally.all_answered()
         })
     })
@@ -111,7 +111,7 @@ fn a_device_of_another_type_is_named() {
 }
 
 /// The time of the last change that was queued for a family's engine, and that of its last successful sync.
-fn queued_and_synced(proxy: &Proxy<'_>, family: Family) -> (f64, f64) {
+fn queued_and_synced(proxy: &ProxyProcess<'_>, family: Family) -> (f64, f64) {
     let label = format!("ip_family=\"{family}\"");
     let time = |of: &str| proxy.metric(&format!("kubeproxy_sync_proxy_rules_last{of}_timestamp_seconds"), &[&label]);
     // In this order: a change between the two readings can't make an old sync look newer than the change.
@@ -120,7 +120,7 @@ fn queued_and_synced(proxy: &Proxy<'_>, family: Family) -> (f64, f64) {
 
 /// A change that comes into force while a unit is in quarantine counts as synced: an alert that compares the times stays quiet.
 fn assert_synced_beside_quarantine(stage: &mut Stage<'_>, manifests: &Manifests) {
-    let holds_a_unit = |proxy: &Proxy<'_>| proxy.metric("kubeproxy_engine_quarantined_units", &[]) >= 1.0;
+    let holds_a_unit = |proxy: &ProxyProcess<'_>| proxy.metric("kubeproxy_engine_quarantined_units", &[]) >= 1.0;
     stage.proxy.wait_for("a unit in quarantine", holds_a_unit);
     let before = Family::ALL.map(|family| queued_and_synced(&stage.proxy, family).0);
     // with another marker, in both families
@@ -147,8 +147,8 @@ fn a_foreign_director_keeps_its_server_and_one_service_waits() {
     }
     let address = format!("{}/32", external_ip(Family::V4, 32));
     node.sh("ip", &["addr", "add", &address, "dev", "lo"]);
-    let contested = Service::new("contested", 32).node_port(30032).external_ip(32);
-    let all = manifests().with(contested, &[Place::PodA]).with(Service::new("fine", 33), &[Place::PodA]);
+    let contested = TestService::new("contested", 32).node_port(30032).external_ip(32);
+    let all = manifests().with(contested, &[LabMachine::PodA]).with(TestService::new("fine", 33), &[LabMachine::PodA]);
     stage.replace(&all);
     let is_named = |line: &str| {
         let server = foreign.iter().any(|at| line.contains(&format!("virtual server TCP {at} is another program's")));
@@ -157,7 +157,7 @@ fn a_foreign_director_keeps_its_server_and_one_service_waits() {
     stage.proxy.wait_for("the name of a server", |proxy| proxy.log().lines().any(is_named));
     let mut checks = Checks::new();
     for family in Family::ALL {
-        let client = stage.lab.from(Place::Client);
+        let client = stage.lab.from(LabMachine::Client);
         until("the others are served", LIMIT, || client.tcp(at_cluster_ip(family, 33), 1).all_answered());
         checks.that(served(&stage), || format!("{family}: the others"));
     }
@@ -170,7 +170,7 @@ fn a_foreign_director_keeps_its_server_and_one_service_waits() {
     node.sh("ip", &["addr", "del", &address, "dev", "lo"]);
     for to in [at_node_port(Family::V4, 30032), at_external_ip(Family::V4, 32), at_cluster_ip(Family::V4, 32)] {
         until(&format!("{to} is served"), RETRIED, || {
-            let tally = stage.lab.from(Place::Client).patience(slowly(LIMIT / 10)).tcp(to, 1);
+            let tally = stage.lab.from(LabMachine::Client).patience(slowly(LIMIT / 10)).tcp(to, 1);
             tally.endpoints().contains_key("pod-a:8080")
         });
     }
@@ -181,7 +181,7 @@ fn a_foreign_director_keeps_its_server_and_one_service_waits() {
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_first_load_that_is_killed_is_completed_by_the_next_run() {
     let many = (0..MANY).fold(Manifests::new(), |all, number| {
-        all.with(Service::new(&format!("many-{number}"), 1000 + number), &[Place::PodA, Place::PodB])
+        all.with(TestService::new(&format!("many-{number}"), 1000 + number), &[LabMachine::PodA, LabMachine::PodB])
     });
     let mut stage = stage(&Manifests::new());
     let node = stage.node();
@@ -212,8 +212,8 @@ fn a_first_load_that_is_killed_is_completed_by_the_next_run() {
     let mut checks = Checks::new();
     for family in Family::ALL {
         for number in [1000, 1150, 999 + MANY] {
-            let tally = stage.lab.from(Place::Client).tcp(at_cluster_ip(family, number), 4);
-            checks.served(&format!("{number}"), &tally, &["pod-a:8080", "pod-b:8080"], Source::Any);
+            let tally = stage.lab.from(LabMachine::Client).tcp(at_cluster_ip(family, number), 4);
+            checks.served(&format!("{number}"), &tally, &["pod-a:8080", "pod-b:8080"], SeenSource::Any);
         }
     }
 }
@@ -230,7 +230,8 @@ fn monitor(node: &Host, name: &str, arguments: &[&str]) -> Child {
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_restart_with_unchanged_objects_writes_nothing() {
-    let mut stage = stage(&manifests().with(Service::new("sticks", 33).affinity(60), &[Place::PodA, Place::Far]));
+    let mut stage =
+        stage(&manifests().with(TestService::new("sticks", 33).affinity(60), &[LabMachine::PodA, LabMachine::Far]));
     let node = stage.node();
     let _statistics = Statistics::of(node);
     assert!(served(&stage));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ferry_lab::objects::at_node_port;
 use ferry_lab::patience::{slowly, until, within};
-use ferry_lab::{Family, Lab, Manifests, Place, Service};
+use ferry_lab::{Family, Lab, LabMachine, Manifests, TestService};
 
 use crate::support::{ipvs, run_to_end, stage_with};
 
@@ -21,7 +21,7 @@ struct Policy<'a>(&'a Lab);
 impl<'a> Policy<'a> {
     fn drop(lab: &'a Lab) -> Self {
         for tool in ["iptables-nft", "ip6tables-nft"] {
-            lab.host(Place::Node).sh(tool, &["-P", "FORWARD", "DROP"]);
+            lab.host(LabMachine::Node).sh(tool, &["-P", "FORWARD", "DROP"]);
         }
         Self(lab)
     }
@@ -31,30 +31,30 @@ impl Drop for Policy<'_> {
     fn drop(&mut self) {
         for family in ["ip", "ip6"] {
             // A test that has failed may have left none.
-            drop(self.0.host(Place::Node).feed("nft", &["delete", "table", family, "filter"], ""));
+            drop(self.0.host(LabMachine::Node).feed("nft", &["delete", "table", family, "filter"], ""));
         }
     }
 }
 
 fn manifests() -> Manifests {
-    Manifests::new().with(Service::new("web", 90).node_port(30090), &[Place::PodA])
+    Manifests::new().with(TestService::new("web", 90).node_port(30090), &[LabMachine::PodA])
 }
 
 /// True if the endpoint answers outsiders in both families.
 fn serves(lab: &Lab) -> bool {
-    let client = lab.from(Place::Client).patience(slowly(Duration::from_millis(300)));
+    let client = lab.from(LabMachine::Client).patience(slowly(Duration::from_millis(300)));
     Family::ALL.into_iter().all(|family| client.tcp(at_node_port(family, 30090), 2).all_answered())
 }
 
 /// True if no outsider gets an answer, in neither family.
 fn is_lost(lab: &Lab) -> bool {
-    let client = lab.from(Place::Client).patience(slowly(Duration::from_millis(300)));
+    let client = lab.from(LabMachine::Client).patience(slowly(Duration::from_millis(300)));
     Family::ALL.into_iter().all(|family| client.tcp(at_node_port(family, 30090), 1).endpoints().is_empty())
 }
 
 /// The number of accepting rules that the proxy has written in chains of others.
 fn written(lab: &Lab) -> usize {
-    let listed = lab.host(Place::Node).sh("nft", &["list", "ruleset"]);
+    let listed = lab.host(LabMachine::Node).sh("nft", &["list", "ruleset"]);
     listed.lines().filter(|line| line.contains("accept comment \"kube-proxy\"")).count()
 }
 

@@ -4,11 +4,11 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use ferry_lab::objects::{Condition, at_cluster_ip, at_external_ip};
+use ferry_lab::objects::{EndpointCondition, at_cluster_ip, at_external_ip};
 use ferry_lab::patience::{slowly, until};
 use ferry_lab::probe::Echo;
-use ferry_lab::proxy::Config;
-use ferry_lab::{Family, Host, Lab, Manifests, Outcome, Place, Protocol, Service, Stage};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::{Family, Host, Lab, LabMachine, Manifests, ProbeOutcome, Protocol, Stage, TestService};
 use socket2::SockRef;
 
 use crate::support::{LIMIT, Real, ipvs, real, server, stage, stage_with};
@@ -49,61 +49,61 @@ impl Talk {
     }
 }
 
-fn echo(lab: &Lab, place: Place) -> Echo {
+fn echo(lab: &Lab, place: LabMachine) -> Echo {
     Echo::start(lab.host(place), &Family::ALL.map(|family| SocketAddr::new(place.address(family), ECHO)))
 }
 
-fn to(place: Place, family: Family, port: u16) -> SocketAddr {
+fn to(place: LabMachine, family: Family, port: u16) -> SocketAddr {
     SocketAddr::new(place.address(family), port)
 }
 
 /// A service with echo servers at these places.
-fn at(places: &[Place]) -> Manifests {
-    let service = Service::new("talks", 10);
+fn at(places: &[LabMachine]) -> Manifests {
+    let service = TestService::new("talks", 10);
     let endpoints = service.endpoints(ECHO, places);
     Manifests::new().with_endpoints(service, endpoints)
 }
 
 /// A connection to the first pod, in each family.
 fn talks(lab: &Lab) -> [Talk; 2] {
-    Family::ALL.map(|family| Talk::open(lab.host(Place::Client), at_cluster_ip(family, 10)))
+    Family::ALL.map(|family| Talk::open(lab.host(LabMachine::Client), at_cluster_ip(family, 10)))
 }
 
 /// The endpoint in a pod, of the service of echo servers.
-fn of_echo(node: &Host, place: Place, family: Family) -> Option<Real> {
+fn of_echo(node: &Host, place: LabMachine, family: Family) -> Option<Real> {
     real(node, at_cluster_ip(family, 10), to(place, family, ECHO))
 }
 
 #[track_caller]
 fn drains(node: &Host) {
     for family in Family::ALL {
-        let left = of_echo(node, Place::PodA, family);
+        let left = of_echo(node, LabMachine::PodA, family);
         assert!(left.as_ref().is_some_and(|real| (real.weight, real.active) == (0, 1)), "{family}: {left:?}");
-        let new = of_echo(node, Place::PodB, family);
+        let new = of_echo(node, LabMachine::PodB, family);
         assert!(new.as_ref().is_some_and(|real| real.weight == 1), "{family}: {new:?}");
     }
 }
 
 fn until_forgotten(node: &Host) {
     until("the endpoint is gone", FORGOTTEN, || {
-        Family::ALL.iter().all(|family| of_echo(node, Place::PodA, *family).is_none())
+        Family::ALL.iter().all(|family| of_echo(node, LabMachine::PodA, *family).is_none())
     });
 }
 
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_connection_lives_on_while_new_ones_go_elsewhere() {
-    let mut stage = stage(&at(&[Place::PodA]));
+    let mut stage = stage(&at(&[LabMachine::PodA]));
     let (lab, node) = (stage.lab, stage.node());
-    let _echo = [Place::PodA, Place::PodB].map(|place| echo(lab, place));
+    let _echo = [LabMachine::PodA, LabMachine::PodB].map(|place| echo(lab, place));
     let mut old = talks(lab);
     old.iter_mut().for_each(Talk::lives);
-    stage.set(&at(&[Place::PodB]));
+    stage.set(&at(&[LabMachine::PodB]));
     drains(node);
     let mut new = talks(lab);
     old.iter_mut().chain(&mut new).for_each(Talk::lives);
     for family in Family::ALL {
-        assert_eq!(of_echo(node, Place::PodB, family).map(|real| real.active), Some(1), "{family}");
+        assert_eq!(of_echo(node, LabMachine::PodB, family).map(|real| real.active), Some(1), "{family}");
     }
     // Some looks later, still.
     std::thread::sleep(slowly(Duration::from_secs(1)));
@@ -117,12 +117,12 @@ fn a_connection_lives_on_while_new_ones_go_elsewhere() {
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_terminating_endpoint_without_others_keeps_serving_and_then_drains() {
-    let service = Service::new("talks", 10);
-    let terminating = service.endpoints(ECHO, &[]).and(Place::PodA, Condition::Terminating);
-    let both = service.endpoints(ECHO, &[Place::PodB]).and(Place::PodA, Condition::Terminating);
+    let service = TestService::new("talks", 10);
+    let terminating = service.endpoints(ECHO, &[]).and(LabMachine::PodA, EndpointCondition::Terminating);
+    let both = service.endpoints(ECHO, &[LabMachine::PodB]).and(LabMachine::PodA, EndpointCondition::Terminating);
     let mut stage = stage(&Manifests::new().with_endpoints(service.clone(), terminating));
     let (lab, node) = (stage.lab, stage.node());
-    let _echo = [Place::PodA, Place::PodB].map(|place| echo(lab, place));
+    let _echo = [LabMachine::PodA, LabMachine::PodB].map(|place| echo(lab, place));
     let mut old = talks(lab);
     stage.set(&Manifests::new().with_endpoints(service, both));
     drains(node);
@@ -136,23 +136,23 @@ fn a_terminating_endpoint_without_others_keeps_serving_and_then_drains() {
 #[track_caller]
 fn outlast_grace_period(stage: &mut Stage<'_>, manifests: &Manifests) {
     let beside = |place| {
-        let service = Service::new("leaves", 13);
+        let service = TestService::new("leaves", 13);
         let endpoints = service.endpoints(ECHO, &[place]);
         manifests.clone().with_endpoints(service, endpoints)
     };
-    let (host, node) = (stage.lab.host(Place::Client), stage.node());
-    stage.set(&beside(Place::PodA));
+    let (host, node) = (stage.lab.host(LabMachine::Client), stage.node());
+    stage.set(&beside(LabMachine::PodA));
     let mut talks = Family::ALL.map(|family| Talk::open(host, at_cluster_ip(family, 13)));
-    stage.set(&beside(Place::PodB));
+    stage.set(&beside(LabMachine::PodB));
     until("the other endpoint is gone", FORGOTTEN, || {
-        let is_gone = |family| real(node, at_cluster_ip(family, 13), to(Place::PodA, family, ECHO)).is_none();
+        let is_gone = |family| real(node, at_cluster_ip(family, 13), to(LabMachine::PodA, family, ECHO)).is_none();
         Family::ALL.into_iter().all(is_gone)
     });
     are_reset(&mut talks);
 }
 
 /// The configuration with a short grace period.
-fn short_grace() -> Config {
+fn short_grace() -> ProxyConfig {
     let more = "---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nipvsTerminationGracePeriod: ";
     ipvs(&format!("{more}{}s", slowly(GRACE).as_secs()))
 }
@@ -169,11 +169,12 @@ fn are_reset(talks: &mut [Talk]) {
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_terminating_endpoint_keeps_its_connections_while_it_is_listed() {
-    let service = Service::new("talks", 10);
-    let terminating = service.endpoints(ECHO, &[Place::PodB]).and(Place::PodA, Condition::Terminating);
-    let mut stage = stage_with(&short_grace(), &at(&[Place::PodA]));
+    let service = TestService::new("talks", 10);
+    let terminating =
+        service.endpoints(ECHO, &[LabMachine::PodB]).and(LabMachine::PodA, EndpointCondition::Terminating);
+    let mut stage = stage_with(&short_grace(), &at(&[LabMachine::PodA]));
     let (lab, node) = (stage.lab, stage.node());
-    let _echo = [Place::PodA, Place::PodB].map(|place| echo(lab, place));
+    let _echo = [LabMachine::PodA, LabMachine::PodB].map(|place| echo(lab, place));
     let mut old = talks(lab);
     let terminating = Manifests::new().with_endpoints(service, terminating);
     outlast_grace_period(&mut stage, &terminating);
@@ -183,7 +184,7 @@ fn a_terminating_endpoint_keeps_its_connections_while_it_is_listed() {
     outlast_grace_period(&mut stage, &terminating);
     drains(node);
     old.iter_mut().for_each(Talk::lives);
-    stage.set(&at(&[Place::PodB]));
+    stage.set(&at(&[LabMachine::PodB]));
     until_forgotten(node);
     are_reset(&mut old);
 }
@@ -192,20 +193,20 @@ fn a_terminating_endpoint_keeps_its_connections_while_it_is_listed() {
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_deselected_endpoint_keeps_its_connections() {
-    let service = Service::new("talks", 10).external_ip(10);
-    let (here, far) = (Place::PodB, Place::Far);
+    let service = TestService::new("talks", 10).external_ip(10);
+    let (here, far) = (LabMachine::PodB, LabMachine::Far);
     let with =
-        |service: Service| Manifests::new().with_endpoints(service.clone(), service.endpoints(ECHO, &[here, far]));
+        |service: TestService| Manifests::new().with_endpoints(service.clone(), service.endpoints(ECHO, &[here, far]));
     let mut stage = stage_with(&short_grace(), &with(service.clone()));
     let (lab, node) = (stage.lab, stage.node());
-    let _echo = [Place::PodA, here, far].map(|place| echo(lab, place));
+    let _echo = [LabMachine::PodA, here, far].map(|place| echo(lab, place));
     let external = |family| at_external_ip(family, 10);
     let of_far = || Family::ALL.map(|family| real(node, external(family), to(far, family, ECHO)));
     let weight_and_active = || of_far().map(|real| real.map(|real| (real.weight, real.active)));
     // Round robin: one of two goes to each.
     let mut old: Vec<Talk> = Family::ALL
         .iter()
-        .flat_map(|family| [(); 2].map(|()| Talk::open(lab.host(Place::Client), external(*family))))
+        .flat_map(|family| [(); 2].map(|()| Talk::open(lab.host(LabMachine::Client), external(*family))))
         .collect();
     assert_eq!(weight_and_active(), [Some((1, 1)); 2]);
     let service = service.external_local();
@@ -221,11 +222,11 @@ fn a_deselected_endpoint_keeps_its_connections() {
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn the_grace_period_ends_a_connection() {
-    let mut stage = stage_with(&short_grace(), &at(&[Place::PodA]));
+    let mut stage = stage_with(&short_grace(), &at(&[LabMachine::PodA]));
     let (lab, node) = (stage.lab, stage.node());
-    let _echo = [Place::PodA, Place::PodB].map(|place| echo(lab, place));
+    let _echo = [LabMachine::PodA, LabMachine::PodB].map(|place| echo(lab, place));
     let mut old = talks(lab);
-    stage.set(&at(&[Place::PodB]));
+    stage.set(&at(&[LabMachine::PodB]));
     drains(node);
     old.iter_mut().for_each(Talk::lives);
     until_forgotten(node);
@@ -235,11 +236,11 @@ fn the_grace_period_ends_a_connection() {
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_draining_endpoint_is_known_after_a_restart() {
-    let mut stage = stage(&at(&[Place::PodA]));
+    let mut stage = stage(&at(&[LabMachine::PodA]));
     let (lab, node) = (stage.lab, stage.node());
-    let _echo = [Place::PodA, Place::PodB].map(|place| echo(lab, place));
+    let _echo = [LabMachine::PodA, LabMachine::PodB].map(|place| echo(lab, place));
     let mut old = talks(lab);
-    stage.set(&at(&[Place::PodB]));
+    stage.set(&at(&[LabMachine::PodB]));
     drains(node);
     stage.restart();
     drains(node);
@@ -247,13 +248,13 @@ fn a_draining_endpoint_is_known_after_a_restart() {
     old.into_iter().for_each(Talk::reset);
     until_forgotten(node);
     // The endpoint that leaves while no proxy runs.
-    let mut old = Family::ALL.map(|family| Talk::open(lab.host(Place::Client), at_cluster_ip(family, 10)));
+    let mut old = Family::ALL.map(|family| Talk::open(lab.host(LabMachine::Client), at_cluster_ip(family, 10)));
     stage.kill();
-    stage.replace(&at(&[Place::PodA]));
+    stage.replace(&at(&[LabMachine::PodA]));
     stage.start();
     stage.wait();
     for family in Family::ALL {
-        let left = of_echo(node, Place::PodB, family);
+        let left = of_echo(node, LabMachine::PodB, family);
         assert!(left.as_ref().is_some_and(|real| (real.weight, real.active) == (0, 1)), "{family}: {left:?}");
     }
     old.iter_mut().for_each(Talk::lives);
@@ -262,14 +263,14 @@ fn a_draining_endpoint_is_known_after_a_restart() {
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn an_endpoint_that_comes_back_gets_its_weight() {
-    let mut stage = stage(&at(&[Place::PodA]));
+    let mut stage = stage(&at(&[LabMachine::PodA]));
     let (lab, node) = (stage.lab, stage.node());
-    let _echo = [Place::PodA, Place::PodB].map(|place| echo(lab, place));
+    let _echo = [LabMachine::PodA, LabMachine::PodB].map(|place| echo(lab, place));
     let mut old = talks(lab);
-    stage.set(&at(&[Place::PodB]));
+    stage.set(&at(&[LabMachine::PodB]));
     drains(node);
-    stage.set(&at(&[Place::PodA, Place::PodB]));
-    let weight = |family| of_echo(node, Place::PodA, family).map(|real| real.weight);
+    stage.set(&at(&[LabMachine::PodA, LabMachine::PodB]));
+    let weight = |family| of_echo(node, LabMachine::PodA, family).map(|real| real.weight);
     assert_eq!(Family::ALL.map(weight), [Some(1); 2]);
     old.iter_mut().for_each(Talk::lives);
     old.into_iter().for_each(Talk::reset);
@@ -281,19 +282,19 @@ fn an_endpoint_that_comes_back_gets_its_weight() {
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn udp_and_sctp_move_at_once() {
     for protocol in [Protocol::Udp, Protocol::Sctp] {
-        let service = Service::new("asks", 11).protocols(&[protocol]);
+        let service = TestService::new("asks", 11).protocols(&[protocol]);
         let at = |place| Manifests::new().with(service.clone(), &[place]);
-        let mut stage = stage(&at(Place::PodA));
+        let mut stage = stage(&at(LabMachine::PodA));
         let node = stage.node();
         for family in Family::ALL {
-            let source = SocketAddr::new(Place::Client.address(family), 21_000);
-            let client = stage.lab.from(Place::Client).bound_to_port(source);
+            let source = SocketAddr::new(LabMachine::Client.address(family), 21_000);
+            let client = stage.lab.from(LabMachine::Client).bound_to_port(source);
             let ask = || client.ask(protocol, at_cluster_ip(family, 11), 1);
-            stage.set(&at(Place::PodA));
+            stage.set(&at(LabMachine::PodA));
             assert_eq!(ask().endpoints().into_keys().collect::<Vec<_>>(), ["pod-a:8080"], "{family} {protocol}");
-            stage.set(&at(Place::PodB));
+            stage.set(&at(LabMachine::PodB));
             let listed = node.sh("ipvsadm", &["-ln"]);
-            let left = to(Place::PodA, family, 8080).to_string();
+            let left = to(LabMachine::PodA, family, 8080).to_string();
             assert!(!listed.contains(&left), "{protocol}: {listed}");
             until("the client moves", LIMIT, || ask().endpoints().contains_key("pod-b:8080"));
         }
@@ -303,22 +304,22 @@ fn udp_and_sctp_move_at_once() {
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_client_with_affinity_moves_when_its_endpoint_drains() {
-    let service = Service::new("sticks", 12).affinity(3600);
-    let with = |places: &[Place]| Manifests::new().with(service.clone(), places);
-    let mut stage = stage(&with(&[Place::PodA, Place::PodB]));
+    let service = TestService::new("sticks", 12).affinity(3600);
+    let with = |places: &[LabMachine]| Manifests::new().with(service.clone(), places);
+    let mut stage = stage(&with(&[LabMachine::PodA, LabMachine::PodB]));
     let node = stage.node();
     for family in Family::ALL {
-        stage.set(&with(&[Place::PodA, Place::PodB]));
+        stage.set(&with(&[LabMachine::PodA, LabMachine::PodB]));
         let at = at_cluster_ip(family, 12);
-        let client = stage.lab.from(Place::Client);
+        let client = stage.lab.from(LabMachine::Client);
         let tally = client.tcp(at, 10);
         assert!(tally.all_answered() && tally.endpoints().len() == 1, "{family}: {tally}");
         let settings = server(node, at).map(|server| server.settings).unwrap_or_default();
         assert_eq!(settings, "rr persistent 3600", "{family}");
         let (left, other) = if tally.endpoints().contains_key("pod-a:8080") {
-            (Place::PodA, Place::PodB)
+            (LabMachine::PodA, LabMachine::PodB)
         } else {
-            (Place::PodB, Place::PodA)
+            (LabMachine::PodB, LabMachine::PodA)
         };
         stage.set(&with(&[other]));
         let drains = real(node, at, to(left, family, 8080)).is_some_and(|real| real.weight == 0);
@@ -326,7 +327,7 @@ fn a_client_with_affinity_moves_when_its_endpoint_drains() {
         let tally = client.tcp(at, 10);
         let name = format!("{}:8080", other.name());
         assert!(tally.all_answered() && tally.endpoints().into_keys().eq([name.as_str()]), "{family}: {tally}");
-        assert!(!tally.0.contains(&Outcome::Refused), "{family}");
+        assert!(!tally.0.contains(&ProbeOutcome::Refused), "{family}");
         until("the endpoint is gone", FORGOTTEN, || real(node, at, to(left, family, 8080)).is_none());
     }
 }
@@ -335,18 +336,18 @@ fn a_client_with_affinity_moves_when_its_endpoint_drains() {
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn affinity_ends_with_its_timeout() {
-    let service = Service::new("sticks", 14).affinity(2);
-    let endpoints = service.endpoints(ECHO, &[Place::PodA, Place::PodB]);
+    let service = TestService::new("sticks", 14).affinity(2);
+    let endpoints = service.endpoints(ECHO, &[LabMachine::PodA, LabMachine::PodB]);
     let stage = stage(&Manifests::new().with_endpoints(service, endpoints));
     let (lab, node) = (stage.lab, stage.node());
-    let _echo = [Place::PodA, Place::PodB].map(|place| echo(lab, place));
+    let _echo = [LabMachine::PodA, LabMachine::PodB].map(|place| echo(lab, place));
     // Templates are listed as connections from port 0.
     let remembered = |family| {
-        let (client, at) = (SocketAddr::new(Place::Client.address(family), 0), at_cluster_ip(family, 14));
+        let (client, at) = (SocketAddr::new(LabMachine::Client.address(family), 0), at_cluster_ip(family, 14));
         let listed = node.sh("ipvsadm", &["--list", "--connection", "--numeric"]);
         listed.lines().any(|line| line.contains(&client.to_string()) && line.contains(&at.to_string()))
     };
-    let mut talks = Family::ALL.map(|family| Talk::open(lab.host(Place::Client), at_cluster_ip(family, 14)));
+    let mut talks = Family::ALL.map(|family| Talk::open(lab.host(LabMachine::Client), at_cluster_ip(family, 14)));
     assert_eq!(Family::ALL.map(remembered), [true; 2]);
     std::thread::sleep(slowly(Duration::from_secs(1)));
     talks.iter_mut().for_each(Talk::lives);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ferry_lab::objects::at_cluster_ip;
 use ferry_lab::patience::until;
-use ferry_lab::proxy::Config;
-use ferry_lab::{Family, Manifests, Place, Service, Stage};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::{Family, LabMachine, Manifests, Stage, TestService};
 
 use crate::support::{ipvs, run_to_end, server, stage, stage_with};
 
@@ -93,9 +93,9 @@ fn failing_start(stage: &mut Stage<'_>) -> String {
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn without_ipvs_the_advice_is_named_and_a_fallback_serves() {
-    let web = || Manifests::new().with(Service::new("web", 70), &[Place::PodA]);
+    let web = || Manifests::new().with(TestService::new("web", 70), &[LabMachine::PodA]);
     // Loads the modules of the fallback.
-    let mut stage = stage_with(&Config::default(), &web());
+    let mut stage = stage_with(&ProxyConfig::default(), &web());
     stage.reset(&ipvs(""), &web());
     unload(&mut stage);
     let loader = NoLoader::new();
@@ -119,7 +119,7 @@ fn without_ipvs_the_advice_is_named_and_a_fallback_serves() {
     let told = log.lines().any(|line| line.contains("running in a fallback mode") && line.contains(advice));
     assert!(told, "{log}");
     for family in Family::ALL {
-        assert!(stage.lab.from(Place::Client).tcp(at_cluster_ip(family, 70), 2).all_answered(), "{family}");
+        assert!(stage.lab.from(LabMachine::Client).tcp(at_cluster_ip(family, 70), 2).all_answered(), "{family}");
     }
     // The next start finds it.
     drop(loader);
@@ -140,8 +140,9 @@ fn assert_nothing_to_do(stage: &Stage<'_>) {
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_missing_scheduler_is_named_and_the_configured_one_serves() {
-    let with =
-        |scheduler| Manifests::new().with(Service::new("web", 71).annotate(SCHEDULER, scheduler), &[Place::PodA]);
+    let with = |scheduler| {
+        Manifests::new().with(TestService::new("web", 71).annotate(SCHEDULER, scheduler), &[LabMachine::PodA])
+    };
     let mut stage = stage(&Manifests::new());
     unload(&mut stage);
     stage.reset(&ipvs(""), &Manifests::new());
@@ -156,7 +157,7 @@ fn a_missing_scheduler_is_named_and_the_configured_one_serves() {
     stage.proxy.wait_for("a message about the Service", |proxy| proxy.log().contains(message));
     assert_nothing_to_do(&stage);
     for family in Family::ALL {
-        assert!(stage.lab.from(Place::Client).tcp(at_cluster_ip(family, 71), 2).all_answered(), "{family}");
+        assert!(stage.lab.from(LabMachine::Client).tcp(at_cluster_ip(family, 71), 2).all_answered(), "{family}");
     }
     // The operator follows the advice.
     run("modprobe", &["--", "ip_vs_lblc"]);
@@ -167,7 +168,7 @@ fn a_missing_scheduler_is_named_and_the_configured_one_serves() {
     stage.set(&with("lblc"));
     assert_eq!(settings(&stage).as_deref(), Some("rr"));
     for family in Family::ALL {
-        assert!(stage.lab.from(Place::Client).tcp(at_cluster_ip(family, 71), 2).all_answered(), "{family}");
+        assert!(stage.lab.from(LabMachine::Client).tcp(at_cluster_ip(family, 71), 2).all_answered(), "{family}");
     }
     assert_nothing_to_do(&stage);
     run("modprobe", &["--", "ip_vs_lblc"]);
@@ -189,8 +190,8 @@ fn a_missing_scheduler_is_named_and_the_configured_one_serves() {
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_scheduler_that_the_kernel_lacks_is_named() {
     let found = Command::new("modprobe").args(["--dry-run", "--quiet", "ip_vs_twos"]).status().expect("modprobe");
-    let web = Service::new("web", 72).annotate(SCHEDULER, "twos");
-    let mut stage = stage(&Manifests::new().with(web, &[Place::PodA, Place::Far]));
+    let web = TestService::new("web", 72).annotate(SCHEDULER, "twos");
+    let mut stage = stage(&Manifests::new().with(web, &[LabMachine::PodA, LabMachine::Far]));
     let settings = server(stage.node(), at_cluster_ip(Family::V4, 72)).map(|server| server.settings);
     if !found.success() {
         assert_eq!(settings.as_deref(), Some("rr"));
@@ -200,7 +201,7 @@ fn a_scheduler_that_the_kernel_lacks_is_named() {
         assert_eq!(settings.as_deref(), Some("twos"));
     }
     for family in Family::ALL {
-        let tally = stage.lab.from(Place::Client).tcp(at_cluster_ip(family, 72), 40);
+        let tally = stage.lab.from(LabMachine::Client).tcp(at_cluster_ip(family, 72), 40);
         assert!(tally.all_answered() && tally.endpoints().len() == 2, "{family}: {tally}");
     }
     assert_nothing_to_do(&stage);

@@ -1,8 +1,8 @@
 //! What the process of mode ipvs may do: one capability is enough.
 
 use ferry_lab::objects::at_cluster_ip;
-use ferry_lab::stage::Directory;
-use ferry_lab::{Family, Lab, Manifests, Place, Proxy, Service};
+use ferry_lab::stage::ManifestDirectory;
+use ferry_lab::{Family, Lab, LabMachine, Manifests, ProxyProcess, TestService};
 
 use crate::support::{EXECUTABLE, folder, ipvs, servers};
 
@@ -10,13 +10,13 @@ use crate::support::{EXECUTABLE, folder, ipvs, servers};
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn net_admin_alone_serves() {
     let (lab, folder) = (Lab::new(), folder("net-admin-alone"));
-    let node = lab.host(Place::Node);
-    let mut directory = Directory::new(&folder);
-    directory.write(&Manifests::new().with(Service::new("web", 1), &[Place::PodA]));
+    let node = lab.host(LabMachine::Node);
+    let mut directory = ManifestDirectory::new(&folder);
+    directory.write(&Manifests::new().with(TestService::new("web", 1), &[LabMachine::PodA]));
     let config = folder.join("config.yaml");
     ipvs("").write(&config);
     let (config, objects) = (config.display().to_string(), directory.manifests().display().to_string());
-    let mut proxy = Proxy::start_by(
+    let mut proxy = ProxyProcess::start_by(
         node,
         "setpriv",
         &folder,
@@ -33,7 +33,7 @@ fn net_admin_alone_serves() {
         ],
     );
     for family in Family::ALL {
-        let client = lab.from(Place::Client);
+        let client = lab.from(LabMachine::Client);
         proxy.wait_for("a connection", |_| client.tcp(at_cluster_ip(family, 1), 1).all_answered());
     }
     let listed = servers(node).into_iter().filter(|server| server.name.contains("10.96.0.1:"));

@@ -3,17 +3,20 @@
 use std::collections::BTreeSet;
 
 use ferry_lab::nft::{self, Ruleset};
-use ferry_lab::{Host, Manifests, Place, Protocol, Service, Stage};
+use ferry_lab::{Host, LabMachine, Manifests, Protocol, Stage, TestService};
 
 use crate::support::{EXECUTABLE, stage};
 
 fn manifests() -> Manifests {
-    let all = [Place::PodA, Place::PodB, Place::Far];
+    let all = [LabMachine::PodA, LabMachine::PodB, LabMachine::Far];
     Manifests::new()
-        .with(Service::new("web", 60).protocols(&[Protocol::Tcp, Protocol::Udp, Protocol::Sctp]).node_port(30060), &all)
-        .with(Service::new("edge", 61).external_ip(61).external_local().node_port(30061), &all)
-        .with(Service::new("sticky", 63).affinity(600).annotate("ferry.io/ipvs-scheduler", "wrr"), &all)
-        .without_endpoints(Service::new("empty", 64).node_port(30064).external_ip(64))
+        .with(
+            TestService::new("web", 60).protocols(&[Protocol::Tcp, Protocol::Udp, Protocol::Sctp]).node_port(30060),
+            &all,
+        )
+        .with(TestService::new("edge", 61).external_ip(61).external_local().node_port(30061), &all)
+        .with(TestService::new("sticky", 63).affinity(600).annotate("ferry.io/ipvs-scheduler", "wrr"), &all)
+        .without_endpoints(TestService::new("empty", 64).node_port(30064).external_ip(64))
 }
 
 fn rendered(stage: &Stage<'_>, part: &str) -> String {

@@ -7,7 +7,7 @@ use ferry_lab::lab::client_address;
 use ferry_lab::objects::at_cluster_ip;
 use ferry_lab::patience::until;
 use ferry_lab::probe::{Echo, Held};
-use ferry_lab::{Checks, Endpoints, Family, Host, Lab, Manifests, Place, Service};
+use ferry_lab::{Checks, Endpoints, Family, Host, Lab, LabMachine, Manifests, TestService};
 
 use crate::support::{LIMIT, Real, ipvs, server, stage, stage_with};
 
@@ -17,10 +17,10 @@ const WEIGHT_LOCAL: &str = "ferry.io/ipvs-weight-local";
 /// The port of the echo servers in pods.
 const ECHO: u16 = 8180;
 /// Two pods of the node, and one elsewhere.
-const ALL: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
+const ALL: [LabMachine; 3] = [LabMachine::PodA, LabMachine::PodB, LabMachine::Far];
 
-fn scheduled(name: &str, number: u16, scheduler: &str) -> Service {
-    Service::new(name, number).annotate(SCHEDULER, scheduler)
+fn scheduled(name: &str, number: u16, scheduler: &str) -> TestService {
+    TestService::new(name, number).annotate(SCHEDULER, scheduler)
 }
 
 /// The scheduler of a service, in both families.
@@ -35,16 +35,16 @@ fn schedulers(node: &Host, number: u16) -> [String; 2] {
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn connections_spread_evenly_or_by_weights() {
     let zones = scheduled("zones", 41, "wrr").annotate(WEIGHT_ZONES, "zone-of-node-a=1,zone-of-node-b=3");
-    let in_zones = zones.endpoints(8080, &[Place::PodA, Place::Far]).in_zones();
+    let in_zones = zones.endpoints(8080, &[LabMachine::PodA, LabMachine::Far]).in_zones();
     let local = scheduled("local", 42, "wrr").annotate(WEIGHT_LOCAL, "2");
     let manifests = Manifests::new()
-        .with(Service::new("even", 40), &ALL)
+        .with(TestService::new("even", 40), &ALL)
         .with_endpoints(zones, in_zones)
-        .with(local, &[Place::PodA, Place::Far]);
+        .with(local, &[LabMachine::PodA, LabMachine::Far]);
     let stage = stage(&manifests);
     let mut checks = Checks::new();
     for family in Family::ALL {
-        let spread = |number, times| stage.lab.from(Place::Client).tcp(at_cluster_ip(family, number), times);
+        let spread = |number, times| stage.lab.from(LabMachine::Client).tcp(at_cluster_ip(family, number), times);
         let wanted: [(u16, &[(&str, usize)]); 3] = [
             (40, &[("far:8080", 10), ("pod-a:8080", 10), ("pod-b:8080", 10)]),
             (41, &[("far:8080", 15), ("pod-a:8080", 5)]),
@@ -57,10 +57,10 @@ fn connections_spread_evenly_or_by_weights() {
         }
         let weights = |number| {
             let server = server(stage.node(), at_cluster_ip(family, number)).expect("its server");
-            let weight = |place: Place| {
+            let weight = |place: LabMachine| {
                 server.endpoints.iter().find(|real| real.at.ip() == place.address(family)).map(|real| real.weight)
             };
-            (weight(Place::PodA), weight(Place::Far))
+            (weight(LabMachine::PodA), weight(LabMachine::Far))
         };
         assert_eq!((weights(41), weights(42)), ((Some(1), Some(3)), (Some(2), Some(1))), "{family}");
     }
@@ -77,7 +77,7 @@ fn hashes_keep_a_client_at_an_endpoint() {
         for address in 20..28 {
             let port = if number == 43 { 0 } else { 20_000 + u16::from(address) };
             let source = SocketAddr::new(client_address(family, address), port);
-            let tally = stage.lab.from(Place::Client).bound_to_port(source).tcp(at_cluster_ip(family, number), 4);
+            let tally = stage.lab.from(LabMachine::Client).bound_to_port(source).tcp(at_cluster_ip(family, number), 4);
             let is_kept = tally.all_answered() && tally.endpoints().len() == 1;
             checks.that(is_kept, || format!("{number} from {source}: {tally}"));
             reached.extend(tally.endpoints().into_keys().map(str::to_owned));
@@ -106,10 +106,10 @@ fn active(node: &Host, to: SocketAddr) -> [u32; 3] {
 /// Opens connections one after another, each once IPVS counts the one before as established, which is later than the client's `connect`
 /// returns.
 fn hold(lab: &Lab, to: SocketAddr, connections: u32) -> Vec<Held> {
-    let count = || active(lab.host(Place::Node), to).iter().sum::<u32>();
+    let count = || active(lab.host(LabMachine::Node), to).iter().sum::<u32>();
     let before = count();
     let open = |number| {
-        let held = Held::open(lab.host(Place::Client), &[to], 1);
+        let held = Held::open(lab.host(LabMachine::Client), &[to], 1);
         until("a connection more", LIMIT, || count() == before + number);
         held
     };
@@ -127,21 +127,21 @@ fn assert_unbroken(what: &str, connections: Vec<Held>) {
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn least_connections_go_to_the_idle_endpoint() {
     let numbers = [(45, "lc"), (46, "wlc"), (47, "nq"), (48, "sed")];
-    let at = |places: &[Place]| {
+    let at = |places: &[LabMachine]| {
         numbers.iter().fold(Manifests::new(), |all, (number, scheduler)| {
             let service = scheduled(scheduler, *number, scheduler);
             let endpoints = service.endpoints(ECHO, places);
             all.with_endpoints(service, endpoints)
         })
     };
-    let mut stage = stage(&at(&[Place::PodA]));
+    let mut stage = stage(&at(&[LabMachine::PodA]));
     let lab = stage.lab;
     let _echo = echoes(lab);
     let to = numbers.iter().flat_map(|(number, _)| Family::ALL.map(|family| at_cluster_ip(family, *number)));
     let to: Vec<SocketAddr> = to.collect();
-    let busy = Held::open(lab.host(Place::Client), &to, 3);
-    stage.set(&at(&[Place::PodA, Place::PodB]));
-    let idle = Held::open(lab.host(Place::Client), &to, 2);
+    let busy = Held::open(lab.host(LabMachine::Client), &to, 3);
+    stage.set(&at(&[LabMachine::PodA, LabMachine::PodB]));
+    let idle = Held::open(lab.host(LabMachine::Client), &to, 2);
     for to in &to {
         until(&format!("{to} has two at the idle endpoint"), LIMIT, || active(stage.node(), *to) == [3, 2, 0]);
     }
@@ -149,9 +149,9 @@ fn least_connections_go_to_the_idle_endpoint() {
 }
 
 /// A service with an endpoint of weight 1, in pod A, and one of weight 3 on another node.
-fn weighted(number: u16, scheduler: &str) -> (Service, Endpoints) {
+fn weighted(number: u16, scheduler: &str) -> (TestService, Endpoints) {
     let service = scheduled(scheduler, number, scheduler).annotate(WEIGHT_ZONES, "zone-of-node-a=1,zone-of-node-b=3");
-    let endpoints = service.endpoints(ECHO, &[Place::PodA, Place::Far]).in_zones();
+    let endpoints = service.endpoints(ECHO, &[LabMachine::PodA, LabMachine::Far]).in_zones();
     (service, endpoints)
 }
 
@@ -205,7 +205,7 @@ fn a_service_address_keeps_its_endpoint() {
         for (scheduler, number) in services() {
             let mut reached = BTreeSet::new();
             for address in 20..28 {
-                let client = lab.from(Place::Client).bound_to(client_address(family, address));
+                let client = lab.from(LabMachine::Client).bound_to(client_address(family, address));
                 let tally = client.tcp(at_cluster_ip(family, number), 1);
                 checks.that(tally.all_answered(), || format!("{family} {scheduler}: {tally}"));
                 reached.extend(tally.endpoints().into_keys().map(str::to_owned));
@@ -269,12 +269,13 @@ fn an_overloaded_endpoint_is_joined_by_another_one() {
 fn of_two_that_are_drawn_the_less_loaded_is_taken() {
     const NEW: usize = 300;
     const LOAD: usize = 5;
-    let loaded = [Place::PodA, Place::Far];
-    let with = |others: &[Place]| {
+    let loaded = [LabMachine::PodA, LabMachine::Far];
+    let with = |others: &[LabMachine]| {
         loaded.iter().zip(68..).fold(Manifests::new(), |all, (place, number)| {
             let service = scheduled(&format!("twos-{number}"), number, "twos");
             let service = service.annotate(WEIGHT_ZONES, "zone-of-node-a=100,zone-of-node-b=100");
-            let places: Vec<Place> = others.iter().copied().filter(|other| other != place).chain([*place]).collect();
+            let places: Vec<LabMachine> =
+                others.iter().copied().filter(|other| other != place).chain([*place]).collect();
             let endpoints = service.endpoints(ECHO, &places).in_zones();
             all.with_endpoints(service, endpoints)
         })
@@ -282,14 +283,15 @@ fn of_two_that_are_drawn_the_less_loaded_is_taken() {
     let mut stage = stage(&with(&[]));
     let lab = stage.lab;
     let _echo = echoes(lab);
-    let frontends = || Family::ALL.into_iter().flat_map(|family| [(family, 68, Place::PodA), (family, 69, Place::Far)]);
+    let frontends =
+        || Family::ALL.into_iter().flat_map(|family| [(family, 68, LabMachine::PodA), (family, 69, LabMachine::Far)]);
     let to: Vec<SocketAddr> = frontends().map(|(family, number, _)| at_cluster_ip(family, number)).collect();
-    let load = Held::open(lab.host(Place::Client), &to, LOAD);
+    let load = Held::open(lab.host(LabMachine::Client), &to, LOAD);
     stage.set(&with(&loaded));
     let mut checks = Checks::new();
     for (family, number, place) in frontends() {
         let to = at_cluster_ip(family, number);
-        lab.host(Place::Client).run(move || {
+        lab.host(LabMachine::Client).run(move || {
             (0..NEW).for_each(|_| drop(TcpStream::connect(to).expect("it is served")));
         });
         let server = server(stage.node(), to).expect("its server");
@@ -311,7 +313,7 @@ fn of_two_that_are_drawn_the_less_loaded_is_taken() {
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn an_annotation_stands_beside_the_global_option() {
     let manifests = Manifests::new()
-        .with(Service::new("plain", 50), &ALL)
+        .with(TestService::new("plain", 50), &ALL)
         .with(scheduled("own", 51, "rr"), &ALL)
         .with(scheduled("unknown", 52, "fastest"), &ALL);
     let stage = stage_with(&ipvs("ipvs: {scheduler: lc, minSyncPeriod: 1ms}"), &manifests);
@@ -319,7 +321,7 @@ fn an_annotation_stands_beside_the_global_option() {
     let log = stage.proxy.log();
     assert!(log.lines().any(|line| line.contains("fastest") && line.contains("is no scheduler")), "{log}");
     for family in Family::ALL {
-        assert!(stage.lab.from(Place::Client).tcp(at_cluster_ip(family, 52), 3).all_answered(), "{family}");
+        assert!(stage.lab.from(LabMachine::Client).tcp(at_cluster_ip(family, 52), 3).all_answered(), "{family}");
     }
 }
 
@@ -332,20 +334,20 @@ fn every_scheduler_serves_and_its_change_breaks_no_connection() {
     let names = ["wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos", "rr"];
     let with = |scheduler| {
         let (short, long) = (scheduled("short", 53, scheduler), scheduled("long", 54, scheduler));
-        let echoes = long.endpoints(ECHO, &[Place::PodA]);
-        Manifests::new().with(short, &[Place::PodA, Place::Far]).with_endpoints(long, echoes)
+        let echoes = long.endpoints(ECHO, &[LabMachine::PodA]);
+        Manifests::new().with(short, &[LabMachine::PodA, LabMachine::Far]).with_endpoints(long, echoes)
     };
     let mut stage = stage(&with("rr"));
     let lab = stage.lab;
-    let at = Family::ALL.map(|family| SocketAddr::new(Place::PodA.address(family), ECHO));
-    let _echo = Echo::start(lab.host(Place::PodA), &at);
-    let held = Held::open(lab.host(Place::Client), &Family::ALL.map(|family| at_cluster_ip(family, 54)), 2);
+    let at = Family::ALL.map(|family| SocketAddr::new(LabMachine::PodA.address(family), ECHO));
+    let _echo = Echo::start(lab.host(LabMachine::PodA), &at);
+    let held = Held::open(lab.host(LabMachine::Client), &Family::ALL.map(|family| at_cluster_ip(family, 54)), 2);
     let mut checks = Checks::new();
     for name in names {
         stage.set(&with(name));
         assert_eq!([53, 54].map(|number| schedulers(stage.node(), number)), [[name, name], [name, name]]);
         for family in Family::ALL {
-            let tally = lab.from(Place::Client).tcp(at_cluster_ip(family, 53), 4);
+            let tally = lab.from(LabMachine::Client).tcp(at_cluster_ip(family, 53), 4);
             checks.that(tally.all_answered(), || format!("{family} {name}: {tally}"));
         }
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use ferry_lab::lab::{external_ip, node_addresses};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::{slowly, until};
-use ferry_lab::proxy::Config;
-use ferry_lab::{Checks, Family, Host, Manifests, Place, Service, Source};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::{Checks, Family, Host, LabMachine, Manifests, SeenSource, TestService};
 
 use crate::support::{LIMIT, ipvs, run_to_end, server, servers, stage, stage_with};
 
@@ -23,7 +23,7 @@ const FORWARDING: [&str; 1] = ["net/ipv6/conf/all/forwarding"];
 const ARP: [&str; 2] = ["net/ipv4/conf/all/arp_ignore", "net/ipv4/conf/all/arp_announce"];
 
 fn manifests() -> Manifests {
-    Manifests::new().with(Service::new("plain", 60).node_port(30060).external_ip(60), &[Place::Far])
+    Manifests::new().with(TestService::new("plain", 60).node_port(30060).external_ip(60), &[LabMachine::Far])
 }
 
 fn read(node: &Host, parameters: &'static [&'static str]) -> Vec<String> {
@@ -61,9 +61,9 @@ fn service_addresses_are_announced_unless_strict_arp_forbids_it() {
         let stage = stage_with(&ipvs(&format!("ipvs: {{strictARP: {strict}, minSyncPeriod: 1ms}}")), &manifests());
         assert_eq!(read(stage.node(), &ARP), values);
         // The client asks for the hardware address of the service address itself.
-        let client = stage.lab.host(Place::Client);
+        let client = stage.lab.host(LabMachine::Client);
         client.sh("ip", &["route", "add", &route, "dev", "eth0"]);
-        let tally = stage.lab.from(Place::Client).patience(slowly(Duration::from_millis(500))).tcp(to, 1);
+        let tally = stage.lab.from(LabMachine::Client).patience(slowly(Duration::from_millis(500))).tcp(to, 1);
         client.sh("ip", &["route", "del", &route, "dev", "eth0"]);
         client.sh("ip", &["neigh", "flush", "dev", "eth0"]);
         assert_eq!(tally.all_answered(), !strict, "{tally}");
@@ -88,8 +88,8 @@ fn node_ports_are_where_the_configuration_says() {
     let mut checks = Checks::new();
     for family in Family::ALL {
         let [first, second] = node_addresses(family).map(|address| SocketAddr::new(address, 30060));
-        let client = stage.lab.from(Place::Client);
-        checks.served(&format!("{second}"), &client.tcp(second, 2), &["far:8080"], Source::Masqueraded);
+        let client = stage.lab.from(LabMachine::Client);
+        checks.served(&format!("{second}"), &client.tcp(second, 2), &["far:8080"], SeenSource::Masqueraded);
         checks.refused(&format!("{first}"), &client.tcp(first, 2));
         checks.that(server(stage.node(), first).is_none(), || format!("{first} has a server"));
     }
@@ -100,28 +100,30 @@ fn node_ports_are_where_the_configuration_says() {
 fn masquerade_all_spares_nobody() {
     let stage = stage_with(&ipvs("iptables: {masqueradeAll: true}\nnftables: {masqueradeAll: true}"), &manifests());
     let mut checks = Checks::new();
-    for (family, from) in Family::ALL.into_iter().flat_map(|family| [(family, Place::PodB), (family, Place::Client)]) {
+    for (family, from) in
+        Family::ALL.into_iter().flat_map(|family| [(family, LabMachine::PodB), (family, LabMachine::Client)])
+    {
         let tally = stage.lab.from(from).tcp(at_cluster_ip(family, 60), 2);
-        checks.served(&format!("{family} from {from:?}"), &tally, &["far:8080"], Source::Masqueraded);
+        checks.served(&format!("{family} from {from:?}"), &tally, &["far:8080"], SeenSource::Masqueraded);
     }
 }
 
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn without_a_detector_cluster_ips_keep_every_source() {
-    let config = Config { cluster_cidr: None, ..ipvs("") };
+    let config = ProxyConfig { cluster_cidr: None, ..ipvs("") };
     let stage = stage_with(&config, &manifests());
     let mut checks = Checks::new();
     for family in Family::ALL {
-        for from in [Place::PodB, Place::Client] {
+        for from in [LabMachine::PodB, LabMachine::Client] {
             let tally = stage.lab.from(from).tcp(at_cluster_ip(family, 60), 2);
-            let kept = Source::Kept(from.address(family));
+            let kept = SeenSource::Kept(from.address(family));
             checks.served(&format!("{family} from {from:?}"), &tally, &["far:8080"], kept);
         }
-        let host = stage.lab.from(Place::Node).tcp(at_cluster_ip(family, 60), 2);
-        checks.served(&format!("{family} from the node"), &host, &["far:8080"], Source::Masqueraded);
-        let outside = stage.lab.from(Place::Client).tcp(at_node_port(family, 30060), 2);
-        checks.served(&format!("{family} node port"), &outside, &["far:8080"], Source::Masqueraded);
+        let host = stage.lab.from(LabMachine::Node).tcp(at_cluster_ip(family, 60), 2);
+        checks.served(&format!("{family} from the node"), &host, &["far:8080"], SeenSource::Masqueraded);
+        let outside = stage.lab.from(LabMachine::Client).tcp(at_node_port(family, 30060), 2);
+        checks.served(&format!("{family} node port"), &outside, &["far:8080"], SeenSource::Masqueraded);
     }
 }
 

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use ferry_lab::lab::{NODE_PORT, external_ip, node_addresses};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::{slowly, until};
-use ferry_lab::probe::{Echo, Server};
-use ferry_lab::{Checks, Family, Lab, Manifests, Outcome, Place, Protocol, Service, Source, Tally};
+use ferry_lab::probe::{Echo, ProbeServer};
+use ferry_lab::{
+    Checks, Family, Lab, LabMachine, Manifests, ProbeOutcome, ProbeTally, Protocol, SeenSource, TestService,
+};
 
 use crate::grace::Talk;
 use crate::support::{LIMIT, ask_from_port, ipvs, servers, stage, stage_with};
@@ -27,13 +29,13 @@ const ECHO: u16 = 8181;
 /// Time limit of the repair of deleted virtual servers, which are looked for at least once a minute.
 const REPAIRED: Duration = Duration::from_secs(12);
 /// Where clients are.
-const FROM: [Place; 4] = [Place::Node, Place::PodB, Place::Far, Place::Client];
+const FROM: [LabMachine; 4] = [LabMachine::Node, LabMachine::PodB, LabMachine::Far, LabMachine::Client];
 
 fn manifests() -> Manifests {
     Manifests::new()
-        .with(Service::new("web", 20).node_port(30020).external_ip(20), &[Place::PodA])
-        .with(Service::new("away", 21).external_ip(21), &[Place::Far])
-        .without_endpoints(Service::new("empty", 22).node_port(30022).external_ip(22))
+        .with(TestService::new("web", 20).node_port(30020).external_ip(20), &[LabMachine::PodA])
+        .with(TestService::new("away", 21).external_ip(21), &[LabMachine::Far])
+        .without_endpoints(TestService::new("empty", 22).node_port(30022).external_ip(22))
 }
 
 #[test]
@@ -41,13 +43,13 @@ fn manifests() -> Manifests {
 fn host_services_are_not_reachable_by_a_service_address() {
     let stage = stage(&manifests());
     let everywhere = vec![IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
-    let _server = Server::start(stage.node(), everywhere, vec![HOST_PORT]);
+    let _server = ProbeServer::start(stage.node(), everywhere, vec![HOST_PORT]);
     let mut checks = Checks::new();
     for family in Family::ALL {
         for from in FROM {
             let client = stage.lab.from(from);
             let own = SocketAddr::new(node_addresses(family)[0], HOST_PORT);
-            checks.served(&format!("{from:?} {own}"), &client.tcp(own, 1), &["node:7070"], Source::Any);
+            checks.served(&format!("{from:?} {own}"), &client.tcp(own, 1), &["node:7070"], SeenSource::Any);
             for address in [at_cluster_ip(family, 20).ip(), external_ip(family, 20), external_ip(family, 22)] {
                 for protocol in [Protocol::Tcp, Protocol::Udp] {
                     let to = SocketAddr::new(address, HOST_PORT);
@@ -65,40 +67,43 @@ fn host_services_are_not_reachable_by_a_service_address() {
 }
 
 /// A Service with an external IP of `web`, at the host's port, which is served on the other node.
-fn contested() -> Service {
-    Service::new("contested", 26).external_ip(20).protocols(&Protocol::ALL).port(HOST_PORT)
+fn contested() -> TestService {
+    TestService::new("contested", 26).external_ip(20).protocols(&Protocol::ALL).port(HOST_PORT)
 }
 
 /// A service of the host that listens at this external IP itself, so that its answers come from there over UDP, too.
-fn host_service(lab: &Lab, number: u8, port: u16) -> Server {
-    let (node, addresses) = (lab.host(Place::Node), Family::ALL.map(|family| external_ip(family, number)));
+fn host_service(lab: &Lab, number: u8, port: u16) -> ProbeServer {
+    let (node, addresses) = (lab.host(LabMachine::Node), Family::ALL.map(|family| external_ip(family, number)));
     // New addresses come after the virtual servers, and so after the answer that says that the manifests are in force.
     until("the service's addresses", LIMIT, || {
         std::thread::sleep(Duration::from_millis(100));
         node.run(move || addresses.iter().all(|address| UdpSocket::bind((*address, 0)).is_ok()))
     });
-    Server::start(node, addresses.to_vec(), vec![port])
+    ProbeServer::start(node, addresses.to_vec(), vec![port])
 }
 
 /// One request over UDP, always from the same port.
-fn of_flow(lab: &Lab, from: Place, to: SocketAddr) -> Tally {
+fn of_flow(lab: &Lab, from: LabMachine, to: SocketAddr) -> ProbeTally {
     ask_from_port(lab, (from, FLOW_PORT), to, AT_ONCE)
 }
 
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_missing_virtual_server_opens_no_service_of_the_host() {
-    let talks = Service::new("talks", 27).external_ip(20).port(ECHO);
-    let echoes = talks.endpoints(ECHO, &[Place::Far]);
-    let checked = Service::new("checked", 25).load_balancer(25).external_local().health_check(HEALTH_PORT);
-    let all = manifests().with(contested(), &[Place::Far]).with_endpoints(talks, echoes).with(checked, &[Place::PodA]);
+    let talks = TestService::new("talks", 27).external_ip(20).port(ECHO);
+    let echoes = talks.endpoints(ECHO, &[LabMachine::Far]);
+    let checked = TestService::new("checked", 25).load_balancer(25).external_local().health_check(HEALTH_PORT);
+    let all = manifests()
+        .with(contested(), &[LabMachine::Far])
+        .with_endpoints(talks, echoes)
+        .with(checked, &[LabMachine::PodA]);
     let mut stage = stage(&all);
     let lab = stage.lab;
     let _host = [host_service(lab, 20, HOST_PORT), host_service(lab, 25, HEALTH_PORT)];
-    let echo_at = |family| SocketAddr::new(Place::Far.address(family), ECHO);
-    let _echo = Echo::start(lab.host(Place::Far), &Family::ALL.map(echo_at));
+    let echo_at = |family| SocketAddr::new(LabMachine::Far.address(family), ECHO);
+    let _echo = Echo::start(lab.host(LabMachine::Far), &Family::ALL.map(echo_at));
     let mut checks = Checks::new();
-    let each = |check: &mut dyn FnMut(Family, Place, SocketAddr)| {
+    let each = |check: &mut dyn FnMut(Family, LabMachine, SocketAddr)| {
         for family in Family::ALL {
             FROM.iter().for_each(|from| check(family, *from, SocketAddr::new(external_ip(family, 20), HOST_PORT)));
         }
@@ -114,7 +119,7 @@ fn a_missing_virtual_server_opens_no_service_of_the_host() {
     each(&mut |family, from, to| {
         for protocol in Protocol::ALL {
             // A chain in postrouting, where the node's own packets are found, can't reject.
-            let expected = if from == Place::Node { Outcome::Timeout } else { Outcome::Refused };
+            let expected = if from == LabMachine::Node { ProbeOutcome::Timeout } else { ProbeOutcome::Refused };
             let tally = lab.from(from).silence(protocol, to);
             checks.that(tally.all(&expected), || format!("{from:?} {protocol} {to}: {tally} without its server"));
         }
@@ -122,10 +127,10 @@ fn a_missing_virtual_server_opens_no_service_of_the_host() {
         checks.that(tally.answers().count() == 0, || format!("{from:?} {to}: {tally}, a flow"));
         let health = SocketAddr::new(external_ip(family, 25), HEALTH_PORT);
         let tally = lab.from(from).tcp(health, 1);
-        checks.served(&format!("{from:?} {health}, a health check"), &tally, &["node:32025"], Source::Any);
+        checks.served(&format!("{from:?} {health}, a health check"), &tally, &["node:32025"], SeenSource::Any);
         checks.that(answers_ping(lab.host(from), to.ip(), LIMIT), || format!("{from:?}: no ping of {}", to.ip()));
         let own = SocketAddr::new(node_addresses(family)[0], NODE_PORT);
-        checks.served(&format!("{from:?} {own}"), &lab.from(from).tcp(own, 1), &["node:9090"], Source::Any);
+        checks.served(&format!("{from:?} {own}"), &lab.from(from).tcp(own, 1), &["node:9090"], SeenSource::Any);
     });
     for (family, from, mut talk) in talks {
         let end = talk.exchange().map_err(|error| error.kind());
@@ -136,9 +141,9 @@ fn a_missing_virtual_server_opens_no_service_of_the_host() {
         until("the repair", REPAIRED, || lab.from(from).patience(slowly(AT_ONCE)).tcp(to, 1).all_answered());
         let what = format!("{from:?} {to}: served again");
         Protocol::ALL.iter().for_each(|protocol| {
-            checks.served(&what, &lab.from(from).ask(*protocol, to, 1), &["far:8080"], Source::Any);
+            checks.served(&what, &lab.from(from).ask(*protocol, to, 1), &["far:8080"], SeenSource::Any);
         });
-        checks.served(&what, &of_flow(lab, from, to), &["far:8080"], Source::Any);
+        checks.served(&what, &of_flow(lab, from, to), &["far:8080"], SeenSource::Any);
     });
     stage.set(&manifests());
 }
@@ -161,18 +166,24 @@ fn a_port_that_comes_and_goes_is_never_the_host_s() {
         for _ in 0..10 {
             // A flow that was refused last is served, and the other way round, once the first packet of those that IPVS
             // still keeps has been dropped.
-            for (manifests, is_there) in [(manifests().with(contested(), &[Place::Far]), true), (manifests(), false)] {
+            for (manifests, is_there) in
+                [(manifests().with(contested(), &[LabMachine::Far]), true), (manifests(), false)]
+            {
                 stage.set(&manifests);
                 for from in FROM {
                     until(&format!("{from:?} {}: a flow, {is_there}", at(family)), LIMIT, || {
                         let tally = of_flow(lab, from, at(family));
-                        if is_there { tally.endpoints().contains_key("far:8080") } else { tally.all(&Outcome::Refused) }
+                        if is_there {
+                            tally.endpoints().contains_key("far:8080")
+                        } else {
+                            tally.all(&ProbeOutcome::Refused)
+                        }
                     });
                 }
             }
         }
         for (from, protocol, hammer) in hammers {
-            let tally = Tally(hammer.stop().into_iter().map(|(_, outcome)| outcome).collect());
+            let tally = ProbeTally(hammer.stop().into_iter().map(|(_, outcome)| outcome).collect());
             let what = format!("{from:?} {protocol} {}: {tally}", at(family));
             println!("{what}");
             let endpoints: Vec<_> = tally.endpoints().into_keys().collect();
@@ -189,19 +200,19 @@ fn a_node_port_gives_way_to_the_host_s_own_service_when_it_goes() {
     let mut stage = stage(&manifests());
     let lab = stage.lab;
     let addresses = Family::ALL.map(|family| node_addresses(family)[0]).to_vec();
-    let _host = Server::start(lab.host(Place::Node), addresses, vec![PORT]);
-    let service = Service::new("ported", 28).protocols(&Protocol::ALL).node_port(PORT);
+    let _host = ProbeServer::start(lab.host(LabMachine::Node), addresses, vec![PORT]);
+    let service = TestService::new("ported", 28).protocols(&Protocol::ALL).node_port(PORT);
     let mut checks = Checks::new();
     for _ in 0..3 {
         for (manifests, endpoint) in
-            [(manifests(), "node:30028"), (manifests().with(service.clone(), &[Place::Far]), "far:8080")]
+            [(manifests(), "node:30028"), (manifests().with(service.clone(), &[LabMachine::Far]), "far:8080")]
         {
             stage.set(&manifests);
             for (family, from) in Family::ALL.into_iter().flat_map(|family| FROM.map(|from| (family, from))) {
                 let to = at_node_port(family, PORT);
                 for protocol in Protocol::ALL {
                     let tally = lab.from(from).ask(protocol, to, 2);
-                    checks.served(&format!("{from:?} {protocol} {to}"), &tally, &[endpoint], Source::Any);
+                    checks.served(&format!("{from:?} {protocol} {to}"), &tally, &[endpoint], SeenSource::Any);
                 }
                 // An entry that leads elsewhere is deleted (decision 23).
                 until(&format!("{from:?} {to}: a flow to {endpoint}"), LIMIT, || {
@@ -234,21 +245,23 @@ fn a_service_without_endpoints_is_refused_at_once() {
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_node_address_is_not_taken_over() {
     let service = |of: fn(Family) -> IpAddr| {
-        Family::ALL.into_iter().fold(Service::new("greedy", 23), |service, family| service.external_address(of(family)))
+        Family::ALL
+            .into_iter()
+            .fold(TestService::new("greedy", 23), |service, family| service.external_address(of(family)))
     };
     let greedy = service(|family| node_addresses(family)[0]);
     let mut stage = stage(&manifests());
     let node = stage.node();
     let addresses = |device: &str| node.sh("ip", &["-o", "addr", "show", "dev", device]);
     let own = addresses("vcli");
-    stage.set(&manifests().with(greedy, &[Place::PodA]));
+    stage.set(&manifests().with(greedy, &[LabMachine::PodA]));
     let bound = addresses("kube-ipvs0");
     let mut checks = Checks::new();
     for family in Family::ALL {
         let [address, _] = node_addresses(family);
         checks.that(!bound.contains(&format!(" {address}/")), || format!("{address}: {bound}"));
         let host = SocketAddr::new(address, NODE_PORT);
-        checks.served("the host", &stage.lab.from(Place::Client).tcp(host, 2), &["node:9090"], Source::Any);
+        checks.served("the host", &stage.lab.from(LabMachine::Client).tcp(host, 2), &["node:9090"], SeenSource::Any);
     }
     stage.set(&manifests());
     checks.that(addresses("vcli") == own, || addresses("vcli"));
@@ -265,8 +278,8 @@ fn a_service_address_answers_pings_only_with_an_endpoint_if_so_configured() {
         let (served, empty) = if first { (23, 24) } else { (24, 23) };
         let name = |number| if number == 23 { "first" } else { "second" };
         Manifests::new()
-            .with(Service::new(name(served), served), &[Place::PodA])
-            .without_endpoints(Service::new(name(empty), empty))
+            .with(TestService::new(name(served), served), &[LabMachine::PodA])
+            .without_endpoints(TestService::new(name(empty), empty))
     };
     let mut stage = stage_with(&ipvs(option), &manifests(true));
     for first in [true, false] {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use ferry_lab::lab::{NODE_PORT, is_node_address};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::until;
-use ferry_lab::{Checks, Family, Host, Lab, Manifests, Place, Service, Source, Stage, Tally};
+use ferry_lab::{Checks, Family, Host, Lab, LabMachine, Manifests, ProbeTally, SeenSource, Stage, TestService};
 
 use crate::support::{EXECUTABLE, LIMIT, folder, ipvs, stage};
 
@@ -14,9 +14,9 @@ use crate::support::{EXECUTABLE, LIMIT, folder, ipvs, stage};
 /// announces. For IPv4 the kernel then takes the first address of wide enough scope of all devices, in the order in which these were made,
 /// and `kube-ipvs0` was made before this one. Its neighbours find the addresses by ARP, or behind its link-local one. What they knew
 /// before is forgotten.
-const UNNUMBERED: [(Place, &str); 3] = [
+const UNNUMBERED: [(LabMachine, &str); 3] = [
     (
-        Place::Node,
+        LabMachine::Node,
         "link add own0 type dummy
 link set own0 up
 addr del 169.254.1.1/32 dev vpoda
@@ -45,14 +45,14 @@ neigh flush all
 ",
     ),
     (
-        Place::Far,
+        LabMachine::Far,
         "route add fd00:9::1/128 via fe80::1 dev eth0
 route replace default via fe80::1 dev eth0 src fd00:10:244:0:5::10
 neigh flush all
 ",
     ),
     (
-        Place::Client,
+        LabMachine::Client,
         "route add fd00:cc::1/128 via fe80::1 dev eth0
 route replace default via fe80::1 dev eth0 src fd00:cc::10
 neigh flush all
@@ -62,7 +62,7 @@ neigh flush all
 
 /// A connection for which the node chooses a source address.
 struct Connection {
-    from: Place,
+    from: LabMachine,
     to: SocketAddr,
     /// the server behind it
     server: &'static str,
@@ -70,20 +70,23 @@ struct Connection {
 
 fn manifests() -> Manifests {
     Manifests::new()
-        .with(Service::new("web", 20).node_port(30020), &[Place::PodA])
-        .with(Service::new("away", 21).external_ip(21), &[Place::Far])
+        .with(TestService::new("web", 20).node_port(30020), &[LabMachine::PodA])
+        .with(TestService::new("away", 21).external_ip(21), &[LabMachine::Far])
 }
 
 /// Connections over each device: the node's own to the servers themselves, and masqueraded ones.
 fn connections(family: Family) -> Vec<Connection> {
-    let own = |(place, port, server): (Place, u16, _)| Connection {
-        from: Place::Node,
+    let own = |(place, port, server): (LabMachine, u16, _)| Connection {
+        from: LabMachine::Node,
         to: SocketAddr::new(place.address(family), port),
         server,
     };
-    let masqueraded = |(to, server)| [Place::Client, Place::Node].map(|from| Connection { from, to, server });
-    let places =
-        [(Place::Client, NODE_PORT, "client:9090"), (Place::PodA, 8080, "pod-a:8080"), (Place::Far, 8080, "far:8080")];
+    let masqueraded = |(to, server)| [LabMachine::Client, LabMachine::Node].map(|from| Connection { from, to, server });
+    let places = [
+        (LabMachine::Client, NODE_PORT, "client:9090"),
+        (LabMachine::PodA, 8080, "pod-a:8080"),
+        (LabMachine::Far, 8080, "far:8080"),
+    ];
     let frontends = [(at_node_port(family, 30020), "pod-a:8080"), (at_external_ip(family, 21), "far:8080")];
     places.map(own).into_iter().chain(frontends.into_iter().flat_map(masqueraded)).collect()
 }
@@ -94,25 +97,25 @@ fn source_of_route(node: &Host, to: IpAddr) -> Option<IpAddr> {
     route.split_once(" src ").and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
 }
 
-fn ask(lab: &Lab, connection: &Connection) -> (String, Tally) {
+fn ask(lab: &Lab, connection: &Connection) -> (String, ProbeTally) {
     let &Connection { from, to, server } = connection;
     (format!("{from:?} to {server} by {to}"), lab.from(from).tcp(to, 2))
 }
 
 /// Checks that all have an address of the node as their source, and those of pods their own.
 fn check(lab: &Lab, checks: &mut Checks) {
-    let node = lab.host(Place::Node);
+    let node = lab.host(LabMachine::Node);
     for family in Family::ALL {
         for connection in connections(family) {
             let (what, tally) = ask(lab, &connection);
-            checks.served(&what, &tally, &[connection.server], Source::Masqueraded);
+            checks.served(&what, &tally, &[connection.server], SeenSource::Masqueraded);
         }
-        for place in [Place::Client, Place::PodA, Place::Far] {
+        for place in [LabMachine::Client, LabMachine::PodA, LabMachine::Far] {
             let source = source_of_route(node, place.address(family));
             checks.that(source.is_some_and(is_node_address), || format!("route to {place:?}: from {source:?}"));
         }
-        let tally = lab.from(Place::PodB).tcp(at_cluster_ip(family, 21), 3);
-        checks.served("a pod", &tally, &["far:8080"], Source::Kept(Place::PodB.address(family)));
+        let tally = lab.from(LabMachine::PodB).tcp(at_cluster_ip(family, 21), 3);
+        checks.served("a pod", &tally, &["far:8080"], SeenSource::Kept(LabMachine::PodB.address(family)));
     }
 }
 
@@ -169,7 +172,7 @@ fn a_service_address_is_no_source_where_the_links_have_none() {
     }
     stage.proxy.go_on();
     until("sources of the node again", LIMIT, || {
-        let places = [Place::PodA, Place::Far];
+        let places = [LabMachine::PodA, LabMachine::Far];
         let mut to = Family::ALL.into_iter().flat_map(|family| places.map(|place| place.address(family)));
         to.all(|to| source_of_route(node, to).is_some_and(is_node_address))
     });

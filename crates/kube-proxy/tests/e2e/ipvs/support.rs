@@ -7,11 +7,11 @@ use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use ferry_lab::iptables::{Backend, Rules};
+use ferry_lab::iptables::{Backend, IptablesRules};
 use ferry_lab::patience::until;
-use ferry_lab::proxy::{Config, IPVS};
-use ferry_lab::stage::Directory;
-use ferry_lab::{Host, Lab, Manifests, Place, Protocol, Proxy, Stage, Tally};
+use ferry_lab::proxy::{IPVS, ProxyConfig};
+use ferry_lab::stage::ManifestDirectory;
+use ferry_lab::{Host, Lab, LabMachine, Manifests, ProbeTally, Protocol, ProxyProcess, Stage};
 
 /// The program under test.
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
@@ -45,7 +45,7 @@ pub(crate) fn stage(manifests: &Manifests) -> MutexGuard<'static, Stage<'static>
 }
 
 /// The same with a configuration.
-pub(crate) fn stage_with(config: &Config, manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
+pub(crate) fn stage_with(config: &ProxyConfig, manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
     static STAGE: OnceLock<Mutex<Stage<'static>>> = OnceLock::new();
     let stage = STAGE.get_or_init(|| {
         let lab: &Lab = Box::leak(Box::new(Lab::new()));
@@ -57,8 +57,8 @@ pub(crate) fn stage_with(config: &Config, manifests: &Manifests) -> MutexGuard<'
 }
 
 /// The configuration in mode ipvs with further lines of the file.
-pub(crate) fn ipvs(more: &str) -> Config {
-    Config { mode: IPVS, ..Config::with(more) }
+pub(crate) fn ipvs(more: &str) -> ProxyConfig {
+    ProxyConfig { mode: IPVS, ..ProxyConfig::with(more) }
 }
 
 /// A folder of this test binary, by the name of its user.
@@ -68,17 +68,17 @@ pub(crate) fn folder(name: &str) -> PathBuf {
 
 /// Runs the executable with these arguments on the node until it ends; returns its log.
 pub(crate) fn run_to_end(lab: &Lab, arguments: &[&str]) -> (ExitStatus, String) {
-    let directory = Directory::new(&folder("other"));
-    let mut proxy = Proxy::start_with(lab.host(Place::Node), EXECUTABLE, &directory.manifests(), arguments);
+    let directory = ManifestDirectory::new(&folder("other"));
+    let mut proxy = ProxyProcess::start_with(lab.host(LabMachine::Node), EXECUTABLE, &directory.manifests(), arguments);
     (proxy.wait(), proxy.log())
 }
 
 /// The same as in an image from scratch: `PATH` has no program.
 pub(crate) fn run_to_end_without_tools(lab: &Lab, arguments: &[&str]) -> (ExitStatus, String) {
-    let folder = Directory::new(&folder("other")).manifests();
+    let folder = ManifestDirectory::new(&folder("other")).manifests();
     let path = format!("PATH={}", folder.display());
     let arguments = [&[path.as_str(), EXECUTABLE], arguments].concat();
-    let mut proxy = Proxy::start_by(lab.host(Place::Node), "env", &folder, &arguments);
+    let mut proxy = ProxyProcess::start_by(lab.host(LabMachine::Node), "env", &folder, &arguments);
     (proxy.wait(), proxy.log())
 }
 
@@ -106,7 +106,12 @@ pub(crate) fn servers(node: &Host) -> Vec<Server> {
 }
 
 /// One request of the UDP flow from this place that keeps its port.
-pub(crate) fn ask_from_port(lab: &Lab, (from, port): (Place, u16), to: SocketAddr, patience: Duration) -> Tally {
+pub(crate) fn ask_from_port(
+    lab: &Lab,
+    (from, port): (LabMachine, u16),
+    to: SocketAddr,
+    patience: Duration,
+) -> ProbeTally {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     lab.from(from).bound_to_port(SocketAddr::new(any, port)).patience(patience).ask(Protocol::Udp, to, 1)
 }
@@ -178,7 +183,7 @@ pub(crate) fn leftovers(node: &Host) -> Vec<String> {
     left.extend(devices(node));
     let tables = node.sh("nft", &["list", "tables"]);
     left.extend(tables.lines().filter(|line| line.contains("kube-proxy")).map(str::to_owned));
-    left.extend(Rules::of(node, Backend::Nft).of_proxy());
+    left.extend(IptablesRules::of(node, Backend::Nft).of_proxy());
     left
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ferry_lab::lab::cluster_ip;
 use ferry_lab::patience::slowly;
-use ferry_lab::{Family, Host, Manifests, Place, Service};
+use ferry_lab::{Family, Host, LabMachine, Manifests, TestService};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::support::{LIMIT, stage};
@@ -22,8 +22,8 @@ TCP  10.96.0.1:443 rr
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn the_tools_show_what_the_tutorials_show() {
-    let service = Service::new("web", 1).port(443);
-    let stage = stage(&Manifests::new().with(service, &[Place::PodA, Place::PodB]));
+    let service = TestService::new("web", 1).port(443);
+    let stage = stage(&Manifests::new().with(service, &[LabMachine::PodA, LabMachine::PodB]));
     let node = stage.node();
     let listed = node.sh("ipvsadm", &["-ln"]);
     assert!(listed.contains(LISTED), "{listed}");
@@ -37,7 +37,7 @@ fn the_tools_show_what_the_tutorials_show() {
         assert!(addresses.contains(part), "{part}\n{addresses}");
     }
     for family in Family::ALL {
-        for place in [Place::Node, Place::PodA, Place::Client] {
+        for place in [LabMachine::Node, LabMachine::PodA, LabMachine::Client] {
             assert!(answers_ping(stage.lab.host(place), cluster_ip(family, 1), LIMIT), "{family} {place:?}");
         }
     }

@@ -9,12 +9,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ferry_lab::corpus::ObjectServer;
-use ferry_lab::iptables::{self, Backend, Rules};
+use ferry_lab::iptables::{self, Backend, IptablesRules};
 use ferry_lab::kubernetes;
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::{slowly, until};
 use ferry_lab::probe::{Echo, Hammer, Held};
-use ferry_lab::{Checks, Family, Host, Lab, Manifests, Outcome, Place, Protocol, Proxy, Service, Source};
+use ferry_lab::{
+    Checks, Family, Host, Lab, LabMachine, Manifests, ProbeOutcome, Protocol, ProxyProcess, SeenSource, TestService,
+};
 
 use crate::support::{EXECUTABLE, Statistics, counted, devices, folder, ipvs, leftovers, run_to_end, servers, settled};
 
@@ -37,7 +39,7 @@ struct Scene<'a> {
 /// Clients that connect without a pause, and connections that stay.
 struct Traffic {
     begun: Instant,
-    hammers: Vec<(Place, SocketAddr, Hammer)>,
+    hammers: Vec<(LabMachine, SocketAddr, Hammer)>,
     held: Vec<Held>,
 }
 
@@ -55,7 +57,7 @@ struct Kept {
 }
 
 /// Endpoints of most Services; connections from outside to the second one need masquerading.
-const PODS: [Place; 2] = [Place::PodA, Place::Far];
+const PODS: [LabMachine; 2] = [LabMachine::PodA, LabMachine::Far];
 /// The numbers of the Services: hammered, held, and without traffic during a take-over.
 const BUSY: u16 = 1;
 const HELD: u16 = 2;
@@ -92,7 +94,7 @@ impl Who {
 impl<'a> Scene<'a> {
     fn new(lab: &'a Lab, name: &str) -> Self {
         kubernetes::build();
-        let node = lab.host(Place::Node);
+        let node = lab.host(LabMachine::Node);
         of_others(node);
         let mut server = node.run(ObjectServer::start);
         server.put(&manifests().to_string(), "");
@@ -104,21 +106,21 @@ impl<'a> Scene<'a> {
     }
 
     fn node(&self) -> &'a Host {
-        self.lab.host(Place::Node)
+        self.lab.host(LabMachine::Node)
     }
 
     /// Starts an executable with these arguments.
-    fn start(&mut self, who: Who, arguments: &[&str]) -> Proxy<'a> {
+    fn start(&mut self, who: Who, arguments: &[&str]) -> ProxyProcess<'a> {
         let (folder, file) = self.configuration();
-        Proxy::start_with(self.node(), &who.executable(), &folder, &[arguments, &["--config", &file]].concat())
+        ProxyProcess::start_with(self.node(), &who.executable(), &folder, &[arguments, &["--config", &file]].concat())
     }
 
     /// Starts ours as in an image from scratch: `PATH` has no program.
-    fn serve_without_tools(&mut self) -> Proxy<'a> {
+    fn serve_without_tools(&mut self) -> ProxyProcess<'a> {
         let (folder, file) = self.configuration();
         let path = format!("PATH={}", folder.display());
         let arguments = [path.as_str(), EXECUTABLE, "-v=2", "--config", &file];
-        synced(Proxy::start_by(self.node(), "env", &folder, &arguments))
+        synced(ProxyProcess::start_by(self.node(), "env", &folder, &arguments))
     }
 
     /// A folder of its own for the next proxy, and the configuration file in it.
@@ -146,7 +148,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Starts a proxy and waits for its first sync pass, of all objects.
-    fn serve(&mut self, who: Who) -> Proxy<'a> {
+    fn serve(&mut self, who: Who) -> ProxyProcess<'a> {
         synced(self.start(who, &["-v=2"]))
     }
 
@@ -166,12 +168,17 @@ impl<'a> Scene<'a> {
         let mut checks = Checks::new();
         for (place, at) in [BUSY, IDLE].into_iter().flat_map(clients) {
             let tally = self.lab.from(place).tcp(at, 6);
-            checks.served(&format!("{who:?}: {at} from {place:?}"), &tally, &["pod-a:8080", "far:8080"], Source::Any);
+            checks.served(
+                &format!("{who:?}: {at} from {place:?}"),
+                &tally,
+                &["pod-a:8080", "far:8080"],
+                SeenSource::Any,
+            );
         }
         for family in Family::ALL {
-            let client = self.lab.from(Place::Client);
+            let client = self.lab.from(LabMachine::Client);
             let what = |text: &str| format!("{who:?}: {family} {text}");
-            let (own, local) = (Source::Kept(Place::Client.address(family)), &["pod-a:8080"]);
+            let (own, local) = (SeenSource::Kept(LabMachine::Client.address(family)), &["pod-a:8080"]);
             for at in [at_node_port(family, 30004), at_external_ip(family, 104)] {
                 checks.served(&what(&format!("policy Local {at}")), &client.tcp(at, 3), local, own);
             }
@@ -207,12 +214,12 @@ impl<'a> Scene<'a> {
 
 impl Traffic {
     /// Ends all clients. Returns the failed new connections (client, destination, and begin), and the errors of those that were held.
-    fn finish(self, what: &str) -> (Vec<(Place, SocketAddr, Duration)>, Vec<String>) {
+    fn finish(self, what: &str) -> (Vec<(LabMachine, SocketAddr, Duration)>, Vec<String>) {
         let (mut connections, mut failed) = (0, Vec::new());
         for (place, at, hammer) in self.hammers {
             for (begun, outcome) in hammer.stop() {
                 connections += 1;
-                if !matches!(outcome, Outcome::Answered(_)) {
+                if !matches!(outcome, ProbeOutcome::Answered(_)) {
                     failed.push((place, at, begun - self.begun));
                 }
             }
@@ -234,7 +241,7 @@ impl Traffic {
 }
 
 /// The proxy, once it has made its first sync pass, of all objects.
-fn synced(mut proxy: Proxy<'_>) -> Proxy<'_> {
+fn synced(mut proxy: ProxyProcess<'_>) -> ProxyProcess<'_> {
     until("first sync", SYNCED, || {
         std::thread::sleep(Duration::from_millis(100));
         assert!(proxy.is_running(), "it has ended: {}", proxy.log());
@@ -247,22 +254,29 @@ fn synced(mut proxy: Proxy<'_>) -> Proxy<'_> {
 }
 
 fn manifests() -> Manifests {
-    let held = Service::new("held", HELD).node_port(30002);
+    let held = TestService::new("held", HELD).node_port(30002);
     let echoes = held.endpoints(ECHO, &PODS);
     Manifests::new()
-        .with(Service::new("busy", BUSY).node_port(30001), &PODS)
+        .with(TestService::new("busy", BUSY).node_port(30001), &PODS)
         .with_endpoints(held, echoes)
-        .with(Service::new("idle", IDLE).node_port(30003), &PODS)
-        .with(Service::new("local", 4).node_port(30004).load_balancer(104).external_local(), &PODS)
-        .without_endpoints(Service::new("empty", 5).external_ip(105))
-        .with(Service::new("ranges", 6).load_balancer(106).source_ranges(&["203.0.113.128/25", "fd00:cc::/127"]), &PODS)
+        .with(TestService::new("idle", IDLE).node_port(30003), &PODS)
+        .with(TestService::new("local", 4).node_port(30004).load_balancer(104).external_local(), &PODS)
+        .without_endpoints(TestService::new("empty", 5).external_ip(105))
+        .with(
+            TestService::new("ranges", 6).load_balancer(106).source_ranges(&["203.0.113.128/25", "fd00:cc::/127"]),
+            &PODS,
+        )
 }
 
 /// A pod and the node at the cluster IPs of the Service with this number, and a client outside at its node ports.
-fn clients(number: u16) -> Vec<(Place, SocketAddr)> {
+fn clients(number: u16) -> Vec<(LabMachine, SocketAddr)> {
     let of = |family| {
         let inside = at_cluster_ip(family, number);
-        [(Place::PodB, inside), (Place::Node, inside), (Place::Client, at_node_port(family, 30000 + number))]
+        [
+            (LabMachine::PodB, inside),
+            (LabMachine::Node, inside),
+            (LabMachine::Client, at_node_port(family, 30000 + number)),
+        ]
     };
     Family::ALL.into_iter().flat_map(of).collect()
 }
@@ -285,7 +299,7 @@ fn of_others(node: &Host) {
 
 /// Asserts that the chains of others are there.
 fn assert_others(node: &Host) {
-    let rules = Rules::of(node, Backend::Nft);
+    let rules = IptablesRules::of(node, Backend::Nft);
     for family in Family::ALL {
         for (table, name) in OF_OTHERS {
             assert!(rules.names(family, table).any(|known| known == name), "{family} {table} {name}");
@@ -297,7 +311,7 @@ fn assert_others(node: &Host) {
 
 /// Chains, rules and ipsets of upstream's proxy.
 fn of_upstream(node: &Host) -> BTreeSet<String> {
-    Rules::of(node, Backend::Nft).of_proxy().into_iter().chain(sets_of_upstream(node)).collect()
+    IptablesRules::of(node, Backend::Nft).of_proxy().into_iter().chain(sets_of_upstream(node)).collect()
 }
 
 fn sets_of_upstream(node: &Host) -> Vec<String> {
@@ -311,7 +325,7 @@ fn is_cleared(node: &Host) -> bool {
 }
 
 /// One proxy ends and the other one begins, under traffic.
-fn take_over<'a>(scene: &mut Scene<'a>, mut before: Proxy<'a>, to: Who) -> Proxy<'a> {
+fn take_over<'a>(scene: &mut Scene<'a>, mut before: ProxyProcess<'a>, to: Who) -> ProxyProcess<'a> {
     let (node, what) = (scene.node(), format!("to {to:?}"));
     if to == Who::Ours {
         scene.assert_adoption_is_planned();
@@ -347,7 +361,7 @@ fn take_over<'a>(scene: &mut Scene<'a>, mut before: Proxy<'a>, to: Who) -> Proxy
 
 /// Upstream deletes the table before it has rules of its own. Connections that begin in between are not masqueraded: those from
 /// outside and from the node fail if they get the endpoint on another node.
-fn assert_unmasqueraded(failed: &[(Place, SocketAddr, Duration)], ended: Duration, synced: Duration) {
+fn assert_unmasqueraded(failed: &[(LabMachine, SocketAddr, Duration)], ended: Duration, synced: Duration) {
     let begun = || failed.iter().map(|(.., begun)| *begun);
     if let (Some(first), Some(last)) = (begun().min(), begun().max()) {
         println!(
@@ -358,7 +372,7 @@ fn assert_unmasqueraded(failed: &[(Place, SocketAddr, Duration)], ended: Duratio
         );
     }
     for (place, at, begun) in failed {
-        assert!(*place != Place::PodB, "a connection that needs no masquerading: {at} at {begun:?}");
+        assert!(*place != LabMachine::PodB, "a connection that needs no masquerading: {at} at {begun:?}");
         assert!(
             (ended..synced).contains(begun),
             "outside of upstream's first sync: {at} at {begun:?} of {ended:?}..{synced:?}"

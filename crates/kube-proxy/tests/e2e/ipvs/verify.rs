@@ -2,7 +2,7 @@
 
 use ferry_lab::objects::at_cluster_ip;
 use ferry_lab::patience::until;
-use ferry_lab::{Family, Manifests, Place, Service, Stage};
+use ferry_lab::{Family, LabMachine, Manifests, Stage, TestService};
 
 use crate::support::{LIMIT, run_to_end, stage};
 
@@ -20,11 +20,11 @@ fn inspect(stage: &Stage<'_>, asked: &[&str]) -> (Option<i32>, String) {
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn a_server_that_is_gone_is_named() {
-    let all = [Place::PodA, Place::PodB, Place::Far];
+    let all = [LabMachine::PodA, LabMachine::PodB, LabMachine::Far];
     let manifests = Manifests::new()
-        .with(Service::new("web", 60).node_port(30060), &all)
-        .with(Service::new("edge", 61).external_ip(61).external_local(), &all)
-        .without_endpoints(Service::new("empty", 64).node_port(30064));
+        .with(TestService::new("web", 60).node_port(30060), &all)
+        .with(TestService::new("edge", 61).external_ip(61).external_local(), &all)
+        .without_endpoints(TestService::new("empty", 64).node_port(30064));
     let mut stage = stage(&manifests);
     // The former state's servers go after the new ones have come.
     until("the end of the former state", LIMIT, || verify(&stage).0 == Some(0));
@@ -33,7 +33,7 @@ fn a_server_that_is_gone_is_named() {
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("IPv4 in mode ipvs: all ") && text.contains("IPv6 in mode ipvs: all "), "{text}");
     let gone = at_cluster_ip(Family::V4, 60);
-    let connection = format!("{} -> {gone}", Place::PodA.address(Family::V4));
+    let connection = format!("{} -> {gone}", LabMachine::PodA.address(Family::V4));
     let (code, text) = inspect(&stage, &["trace", &connection]);
     assert!(code == Some(0) && text.contains(&format!("  virtual server TCP {gone} rr\n    destination ")), "{text}");
     stage.node().sh("ipvsadm", &["-D", "-t", &gone.to_string()]);

@@ -2,7 +2,7 @@
 //! API server and serves its Services in the mode that they configure.
 
 use ferry_api::object::Kind;
-use ferry_lab::api::{ApiServer, Options};
+use ferry_lab::api::{ApiServer, ApiServerOptions};
 
 use crate::support::{METRICS, Machine, Running, SERVICE, SLICE};
 
@@ -32,7 +32,7 @@ impl Node {
         let machine = Machine::new();
         let output = machine.tool("ip", &["address", "add", &format!("{ADDRESS}/32"), "dev", "lo"]);
         assert!(output.status.success(), "{output:?}");
-        let server = machine.run(|| ApiServer::start(Options::secure()));
+        let server = machine.run(|| ApiServer::start(ApiServerOptions::secure()));
         server.put(&format!(
             r#"{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"{NODE}"}},
                 "spec":{{"podCIDR":"10.244.0.0/24","podCIDRs":["10.244.0.0/24"]}},

@@ -3,7 +3,7 @@
 use std::process::Output;
 use std::time::Duration;
 
-use ferry_lab::api::{ApiServer, Options};
+use ferry_lab::api::{ApiServer, ApiServerOptions};
 use serde_json::Value;
 
 use crate::support::Machine;
@@ -109,7 +109,7 @@ fn feature_gates_that_are_set_are_named_from_level_1() {
 
 /// A cluster with one Service, and the arguments of a proxy of its node.
 fn cluster(machine: &Machine) -> (ApiServer, Vec<String>) {
-    let server = machine.run(|| ApiServer::start(Options::secure()));
+    let server = machine.run(|| ApiServer::start(ApiServerOptions::secure()));
     server.put(
         "apiVersion: v1\nkind: Node\nmetadata: {name: node}\nstatus: {addresses: [{type: InternalIP, address: 192.0.2.1}]}\n",
     );

@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use ferry_lab::api::{ApiServer, Options};
+use ferry_lab::api::{ApiServer, ApiServerOptions};
 
 use crate::support::{METRICS, Machine, Running, SERVICE, SLICE};
 
@@ -28,7 +28,7 @@ pub(super) fn config(machine: &Machine, node: &str, snapshot: &str, more: &str) 
 }
 
 pub(super) fn server(machine: &Machine) -> ApiServer {
-    let server = machine.run(|| ApiServer::start(Options::secure()));
+    let server = machine.run(|| ApiServer::start(ApiServerOptions::secure()));
     for object in [NODE, SERVICE, SLICE] {
         server.put(object);
     }
@@ -95,7 +95,7 @@ fn snapshots_that_may_be_wrong_are_refused_by_name() {
     let kubeconfig = fs::read_to_string(machine.path("kubeconfig")).unwrap();
     machine.write("kubeconfig", &kubeconfig.replace("https://127.0.0.1:", "https://127.0.0.2:"));
     is_refused(&machine, &own, "it is of another cluster: the API server of https://127.0.0.1:");
-    let stranger = machine.run(|| ApiServer::start(Options::secure()));
+    let stranger = machine.run(|| ApiServer::start(ApiServerOptions::secure()));
     let authority =
         |text: &str| text.lines().find(|line| line.contains("certificate-authority-data")).unwrap().to_owned();
     let foreign = kubeconfig.replace(&authority(&kubeconfig), &authority(&stranger.kubeconfig_text()));
@@ -204,7 +204,7 @@ fn a_snapshot_has_nothing_that_may_be_secret() {
         let machine = Machine::new();
         let path = machine.path("snapshot");
         let config = config(&machine, "node", &path.display().to_string(), "");
-        let server = machine.run(|| ApiServer::start(Options { protobuf, ..Options::secure() }));
+        let server = machine.run(|| ApiServer::start(ApiServerOptions { protobuf, ..ApiServerOptions::secure() }));
         for object in TALKATIVE {
             server.put(object);
         }

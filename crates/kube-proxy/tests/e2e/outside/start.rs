@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use ferry_kernel::sysctl;
-use ferry_lab::api::{ApiServer, Options};
+use ferry_lab::api::{ApiServer, ApiServerOptions};
 use rustix::process::Signal;
 
 use crate::support::{Machine, notification};
@@ -98,7 +98,7 @@ fn initialisation_alone_waits_for_the_node_of_an_api_server() {
     const NODE: &str = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"node"},"spec":{RANGE},
         "status":{"addresses":[{"type":"InternalIP","address":"192.0.2.10"}]}}"#;
     let machine = Machine::new();
-    let server = machine.run(|| ApiServer::start(Options::secure()));
+    let server = machine.run(|| ApiServer::start(ApiServerOptions::secure()));
     server.put(crate::support::SERVICE);
     let kubeconfig = machine.write("kubeconfig", &server.kubeconfig_text());
     let mut running = machine.start_bare(&[

@@ -7,7 +7,7 @@ use ferry_lab::kubernetes::{service_path, slice_path};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::until;
 use ferry_lab::proxy::{IPTABLES, NFTABLES};
-use ferry_lab::{Client, Family, Lab, Outcome, Place, Protocol, Service};
+use ferry_lab::{Family, Lab, LabMachine, ProbeClient, ProbeOutcome, Protocol, TestService};
 
 use crate::iptables::{Scene, Who};
 
@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// A client with one source port.
 struct Talker<'a> {
-    client: Client<'a>,
+    client: ProbeClient<'a>,
     to: SocketAddr,
 }
 
@@ -23,8 +23,8 @@ impl Talker<'_> {
     /// Sends once; returns the endpoint that answered.
     fn endpoint(&self) -> Option<String> {
         match self.client.ask(Protocol::Udp, self.to, 1).0.remove(0) {
-            Outcome::Answered(answer) => Some(answer.endpoint),
-            Outcome::Refused | Outcome::Reset | Outcome::Timeout | Outcome::Failed(_) => None,
+            ProbeOutcome::Answered(answer) => Some(answer.endpoint),
+            ProbeOutcome::Refused | ProbeOutcome::Reset | ProbeOutcome::Timeout | ProbeOutcome::Failed(_) => None,
         }
     }
 
@@ -40,9 +40,9 @@ fn talkers<'a>(lab: &'a Lab, number: u8, port: &mut u16) -> Vec<Talker<'a>> {
     let mut all = Vec::new();
     for family in Family::ALL {
         for (place, to) in [
-            (Place::PodB, at_cluster_ip(family, number.into())),
-            (Place::Client, at_node_port(family, 30000 + u16::from(number))),
-            (Place::Client, at_external_ip(family, number)),
+            (LabMachine::PodB, at_cluster_ip(family, number.into())),
+            (LabMachine::Client, at_node_port(family, 30000 + u16::from(number))),
+            (LabMachine::Client, at_external_ip(family, number)),
         ] {
             *port += 1;
             let client = lab.from(place).bound_to_port(SocketAddr::new(place.address(family), *port));
@@ -52,9 +52,9 @@ fn talkers<'a>(lab: &'a Lab, number: u8, port: &mut u16) -> Vec<Talker<'a>> {
     all
 }
 
-fn service(name: &str, number: u8) -> Service {
+fn service(name: &str, number: u8) -> TestService {
     let number16 = u16::from(number);
-    Service::new(name, number16).protocols(&[Protocol::Udp]).node_port(30000 + number16).external_ip(number)
+    TestService::new(name, number16).protocols(&[Protocol::Udp]).node_port(30000 + number16).external_ip(number)
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn udp_conversations_follow_from_upstream_to_ours() {
             let name = services.map(|name| format!("{name}-{round}"));
             let service = service(&name[usize::from(n)], 60 + round * 4 + n);
             scene.api.create_service(&service);
-            scene.api.create_endpoints(&service.endpoints(8080, &[Place::PodA]));
+            scene.api.create_endpoints(&service.endpoints(8080, &[LabMachine::PodA]));
             service
         });
         let mut upstream = scene.serve(Who::Upstream(from));
@@ -81,7 +81,7 @@ fn udp_conversations_follow_from_upstream_to_ours() {
         }
         upstream.terminate();
         Family::ALL.iter().for_each(|family| scene.api.delete(&slice_path(&moved.name, *family)));
-        scene.api.create_endpoints(&moved.endpoints(8080, &[Place::Far]));
+        scene.api.create_endpoints(&moved.endpoints(8080, &[LabMachine::Far]));
         scene.api.delete(&service_path(&gone.name));
         let mut ours = scene.serve(Who::Ours(to));
         to_moved.iter().for_each(|talker| talker.is_led_to("far:8080", &what));

@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ferry_lab::iptables::{self, Backend, Rules};
-use ferry_lab::kubernetes::{self, User};
+use ferry_lab::iptables::{self, Backend, IptablesRules};
+use ferry_lab::kubernetes::{self, ClusterUser};
 use ferry_lab::nft::{self, Ruleset};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::until;
 use ferry_lab::probe::{Echo, Hammer, Held};
-use ferry_lab::proxy::{Config, IPTABLES, NFTABLES};
-use ferry_lab::stage::Directory;
-use ferry_lab::{Family, Host, Kubernetes, Lab, Place, Proxy, Service};
+use ferry_lab::proxy::{IPTABLES, NFTABLES, ProxyConfig};
+use ferry_lab::stage::ManifestDirectory;
+use ferry_lab::{Family, Host, Kubernetes, Lab, LabMachine, ProxyProcess, TestService};
 
 use crate::{EXECUTABLE, TABLES, folder, matrix};
 
@@ -30,7 +30,7 @@ const HELD: u16 = 87;
 const LATE: Duration = Duration::from_secs(10);
 /// Port of its endpoints' echo servers.
 const ECHO: u16 = 7777;
-const PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
+const PODS: [LabMachine; 3] = [LabMachine::PodA, LabMachine::PodB, LabMachine::Far];
 
 /// The machines, the API server, and clients that never stop.
 pub(crate) struct Scene<'a> {
@@ -69,13 +69,13 @@ impl<'a> Scene<'a> {
     pub(crate) fn new(lab: &'a Lab, name: &str) -> Self {
         kubernetes::build();
         let folder = folder(name);
-        let api = Kubernetes::start(lab.host(Place::Node), &folder.join("api"));
+        let api = Kubernetes::start(lab.host(LabMachine::Node), &folder.join("api"));
         api.create_node();
         api.create_all(&matrix::manifests());
         let held = held();
         api.create_service(&held);
         api.create_endpoints(&held.endpoints(ECHO, &PODS));
-        let echo = |place: Place| {
+        let echo = |place: LabMachine| {
             let at = Family::ALL.map(|family| SocketAddr::new(place.address(family), ECHO));
             Echo::start(lab.host(place), &at)
         };
@@ -83,11 +83,11 @@ impl<'a> Scene<'a> {
     }
 
     fn node(&self) -> &'a Host {
-        self.lab.host(Place::Node)
+        self.lab.host(LabMachine::Node)
     }
 
     /// Starts a proxy; doesn't wait for anything.
-    fn start(&mut self, who: Who) -> Proxy<'a> {
+    fn start(&mut self, who: Who) -> ProxyProcess<'a> {
         let folder = self.next_folder();
         match who {
             Who::Upstream(mode) => self.api.start_proxy(&folder, mode),
@@ -102,13 +102,13 @@ impl<'a> Scene<'a> {
     }
 
     /// Starts Ferry's executable with these arguments, in a mode, for the objects of the API server.
-    fn start_ours(&self, folder: &Path, mode: &'static str, arguments: &[&str]) -> Proxy<'a> {
+    fn start_ours(&self, folder: &Path, mode: &'static str, arguments: &[&str]) -> ProxyProcess<'a> {
         std::fs::create_dir_all(folder).expect("making a folder");
-        let (file, kubeconfig) = (folder.join("config.yaml"), self.api.kubeconfig(User::Certificate));
+        let (file, kubeconfig) = (folder.join("config.yaml"), self.api.kubeconfig(ClusterUser::Certificate));
         let client = format!("clientConnection: {{kubeconfig: {}}}", kubeconfig.display());
-        Config { mode, ..Config::with(&client) }.write(&file);
+        ProxyConfig { mode, ..ProxyConfig::with(&client) }.write(&file);
         let file = file.display().to_string();
-        Proxy::start_with(self.node(), EXECUTABLE, folder, &[arguments, &["--config", &file]].concat())
+        ProxyProcess::start_with(self.node(), EXECUTABLE, folder, &[arguments, &["--config", &file]].concat())
     }
 
     /// Runs Ferry's `plan` in mode iptables.
@@ -120,14 +120,14 @@ impl<'a> Scene<'a> {
     }
 
     /// Starts a proxy and waits until it serves everything.
-    pub(crate) fn serve(&mut self, who: Who) -> Proxy<'a> {
+    pub(crate) fn serve(&mut self, who: Who) -> ProxyProcess<'a> {
         let mut proxy = self.start(who);
         self.wait(&mut proxy, who);
         proxy
     }
 
     /// Waits until a proxy's rules are complete.
-    fn wait(&self, proxy: &mut Proxy<'_>, who: Who) {
+    fn wait(&self, proxy: &mut ProxyProcess<'_>, who: Who) {
         proxy.wait_until_synced(&Family::ALL);
         proxy.wait_for("all rules", |_| match who.mode() {
             IPTABLES => {
@@ -146,13 +146,13 @@ impl<'a> Scene<'a> {
                 TABLES.into_iter().all(|table| ruleset.names(table).next().is_some())
                     && Family::ALL
                         .into_iter()
-                        .all(|family| self.lab.from(Place::PodB).tcp(at_cluster_ip(family, 80), 1).all_answered())
+                        .all(|family| self.lab.from(LabMachine::PodB).tcp(at_cluster_ip(family, 80), 1).all_answered())
             }
         });
     }
 
     /// Waits for a proxy's first sync pass in each family while another one occupies the ports of health checks and metrics.
-    fn wait_beside(&self, proxy: &mut Proxy<'_>, who: Who) {
+    fn wait_beside(&self, proxy: &mut ProxyProcess<'_>, who: Who) {
         let said = match who {
             Who::Upstream(_) => "\"SyncProxyRules complete\" ipFamily=",
             Who::Ours(_) => "\"Synced\" family=",
@@ -164,7 +164,7 @@ impl<'a> Scene<'a> {
     }
 
     /// The proxy is the only one now: it answers health checks, and serves a new service.
-    fn goes_on(&self, proxy: &mut Proxy<'_>, who: Who, number: u16) {
+    fn goes_on(&self, proxy: &mut ProxyProcess<'_>, who: Who, number: u16) {
         self.wait(proxy, who);
         self.create_late(number);
         super::served_late(self.lab, number, &format!("{who:?} alone, a late service"));
@@ -174,22 +174,23 @@ impl<'a> Scene<'a> {
     fn create_late(&self, number: u16) {
         let late = super::late(number);
         self.api.create_service(&late);
-        self.api.create_endpoints(&late.endpoints(8080, &[Place::Far]));
+        self.api.create_endpoints(&late.endpoints(8080, &[LabMachine::Far]));
     }
 
-    fn rules(&self) -> Rules {
-        Rules::of(self.node(), Backend::Nft)
+    fn rules(&self) -> IptablesRules {
+        IptablesRules::of(self.node(), Backend::Nft)
     }
 
     /// Clients that connect without a pause, and connections that stay.
     fn traffic(&self) -> Traffic {
-        let from = |place: Place, at: fn(Family) -> Vec<SocketAddr>| {
+        let from = |place: LabMachine, at: fn(Family) -> Vec<SocketAddr>| {
             let at: Vec<_> = Family::ALL.into_iter().flat_map(at).collect();
             Held::open(self.lab.host(place), &at, 4)
         };
         let inside = |family| vec![at_cluster_ip(family, HELD)];
         let outside = |family| vec![at_node_port(family, 30087), at_external_ip(family, 87)];
-        let held = vec![from(Place::PodB, inside), from(Place::Node, inside), from(Place::Client, outside)];
+        let held =
+            vec![from(LabMachine::PodB, inside), from(LabMachine::Node, inside), from(LabMachine::Client, outside)];
         Traffic { hammers: matrix::hammer(self.lab), held }
     }
 }
@@ -231,8 +232,8 @@ impl Traffic {
     }
 }
 
-fn held() -> Service {
-    Service::new("held", HELD).node_port(30087).external_ip(87)
+fn held() -> TestService {
+    TestService::new("held", HELD).node_port(30087).external_ip(87)
 }
 
 /// Waits until no process has written for a while; returns the number of transactions since.
@@ -251,7 +252,7 @@ fn quiet(node: &Host, since: u32) -> u32 {
 /// Objects of a mode in the kernel, as texts.
 fn of_mode(node: &Host, mode: &str) -> BTreeSet<String> {
     if mode == IPTABLES {
-        return Rules::of(node, Backend::Nft).of_proxy();
+        return IptablesRules::of(node, Backend::Nft).of_proxy();
     }
     let ruleset = Ruleset::of(node);
     let tables = ruleset.objects.keys().filter(|(table, _)| TABLES.contains(&table.as_str()));
@@ -342,7 +343,7 @@ fn what_an_old_upstream_left_makes_no_difference() {
     for backend in Backend::ALL {
         let rules = ["none", "1.30", "1.36"].map(|version| {
             let lab = Lab::new();
-            let node = lab.host(Place::Node);
+            let node = lab.host(LabMachine::Node);
             iptables::hint(node, backend);
             if version != "none" {
                 node.run(iptables::create_counters);
@@ -350,18 +351,18 @@ fn what_an_old_upstream_left_makes_no_difference() {
                     iptables::restore(node, backend, family, &iptables::left_by_upstream(version, family));
                 }
             }
-            let mut directory = Directory::new(&folder(&format!("old-{version}-{}", backend.name())));
+            let mut directory = ManifestDirectory::new(&folder(&format!("old-{version}-{}", backend.name())));
             directory.write(&manifests);
-            let mut proxy = directory.start(node, EXECUTABLE, &Config::iptables());
+            let mut proxy = directory.start(node, EXECUTABLE, &ProxyConfig::iptables());
             for family in Family::ALL {
-                let (at, client) = (directory.marker(family), lab.from(Place::Node));
+                let (at, client) = (directory.marker(family), lab.from(LabMachine::Node));
                 proxy.wait_for("manifests in force", |_| client.tcp(at, 1).all_answered());
             }
             proxy.wait_until_synced(&Family::ALL);
             matrix::check_in(IPTABLES, &lab, &format!("over {version}, {}", backend.name()), &Family::ALL);
             let other = if backend == Backend::Nft { Backend::Legacy } else { Backend::Nft };
-            assert_eq!(Rules::of(node, other).of_proxy(), BTreeSet::new(), "in the other variant");
-            Rules::of(node, backend).sorted()
+            assert_eq!(IptablesRules::of(node, other).of_proxy(), BTreeSet::new(), "in the other variant");
+            IptablesRules::of(node, backend).sorted()
         });
         let [fresh, old, new] = rules;
         assert!(fresh == old, "1.30, {}:\n{}", backend.name(), fresh.difference(&old));
@@ -388,7 +389,7 @@ fn from_upstreams_nftables_to_our_iptables() {
 fn change(order: &[Who], name: &str) {
     let lab = Lab::new();
     let mut scene = Scene::new(&lab, name);
-    let mut running: Option<(Proxy<'_>, Who)> = None;
+    let mut running: Option<(ProxyProcess<'_>, Who)> = None;
     for who in order {
         let traffic = running.is_some().then(|| scene.traffic());
         let before = running.take().map(|(mut proxy, before)| {

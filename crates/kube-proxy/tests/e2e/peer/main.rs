@@ -22,9 +22,12 @@ use std::time::{Duration, Instant};
 use ferry_lab::kubernetes;
 use ferry_lab::nft::{self, Ruleset};
 use ferry_lab::patience::until;
-use ferry_lab::proxy::{Config, NFTABLES};
-use ferry_lab::stage::Directory;
-use ferry_lab::{Checks, Family, Host, Kubernetes, Lab, Manifests, Place, Protocol, Proxy, Service, Source, Stage};
+use ferry_lab::proxy::{NFTABLES, ProxyConfig};
+use ferry_lab::stage::ManifestDirectory;
+use ferry_lab::{
+    Checks, Family, Host, Kubernetes, Lab, LabMachine, Manifests, Protocol, ProxyProcess, SeenSource, Stage,
+    TestService,
+};
 
 /// The program under test.
 const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
@@ -63,7 +66,7 @@ fn folder(name: &str) -> PathBuf {
 
 /// Objects in the tables that upstream doesn't have.
 fn leftovers(lab: &Lab) -> BTreeSet<String> {
-    let ruleset = Ruleset::of(lab.host(Place::Node));
+    let ruleset = Ruleset::of(lab.host(LabMachine::Node));
     let names = TABLES.into_iter().flat_map(|table| ruleset.names(table).collect::<Vec<_>>());
     let foreign = names.filter(|name| !name.contains('/') && !UPSTREAM.contains(name) && *name != UPSTREAM_SOMETIMES);
     foreign.map(str::to_owned).collect()
@@ -71,7 +74,7 @@ fn leftovers(lab: &Lab) -> BTreeSet<String> {
 
 /// True if upstream has written the rules of this Service, in both families.
 fn upstream_serves(lab: &Lab, service: &str) -> bool {
-    let ruleset = Ruleset::of(lab.host(Place::Node));
+    let ruleset = Ruleset::of(lab.host(LabMachine::Node));
     let mark = format!("-demo/{service}/");
     TABLES.into_iter().all(|table| ruleset.names(table).any(|name| name.contains(&mark)))
 }
@@ -80,7 +83,7 @@ fn upstream_serves(lab: &Lab, service: &str) -> bool {
 fn ours(lab: &Lab, argument: &str) {
     let folder = folder("command");
     std::fs::create_dir_all(&folder).expect("making a folder");
-    let mut proxy = Proxy::start_with(lab.host(Place::Node), EXECUTABLE, &folder, &[argument]);
+    let mut proxy = ProxyProcess::start_with(lab.host(LabMachine::Node), EXECUTABLE, &folder, &[argument]);
     let status = proxy.wait();
     assert!(status.success(), "{argument}: {status}\n{}", proxy.log());
 }
@@ -90,13 +93,13 @@ fn upstream_takes_over_serves_and_our_leftovers_go_under_its_feet() {
     kubernetes::build();
     let lab = Lab::new();
     let manifests = matrix::manifests();
-    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("ours"), Config::default(), &manifests);
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("ours"), ProxyConfig::default(), &manifests);
     matrix::check(&lab, "ours", Family::ALL.as_slice());
     stage.terminate();
     matrix::check(&lab, "ours, ended", Family::ALL.as_slice());
 
     let start = Instant::now();
-    let api = Kubernetes::start(lab.host(Place::Node), &folder("api"));
+    let api = Kubernetes::start(lab.host(LabMachine::Node), &folder("api"));
     println!("API server ready after {:?}", start.elapsed());
     api.create_node();
     api.create_all(&manifests);
@@ -113,7 +116,7 @@ fn upstream_takes_over_serves_and_our_leftovers_go_under_its_feet() {
     // upstream goes on working: a new service, another endpoint
     let late = late(90);
     api.create_service(&late);
-    api.create_endpoints(&late.endpoints(8080, &[Place::Far]));
+    api.create_endpoints(&late.endpoints(8080, &[LabMachine::Far]));
     served_late(&lab, 90, "a late service");
 
     let before = Instant::now();
@@ -130,8 +133,8 @@ fn upstream_takes_over_serves_and_our_leftovers_go_under_its_feet() {
 }
 
 /// A service that comes when others have been served for a while.
-fn late(number: u16) -> Service {
-    Service::new(&format!("late-{number}"), number).node_port(30000 + number)
+fn late(number: u16) -> TestService {
+    TestService::new(&format!("late-{number}"), number).node_port(30000 + number)
 }
 
 /// It is served by its only endpoint, the far pod.
@@ -139,13 +142,13 @@ fn served_late(lab: &Lab, number: u16, what: &str) {
     let mut checks = Checks::new();
     for family in Family::ALL {
         let at = ferry_lab::objects::at_cluster_ip(family, number);
-        let client = lab.from(Place::PodB).patience(Duration::from_millis(200));
+        let client = lab.from(LabMachine::PodB).patience(Duration::from_millis(200));
         until(what, Duration::from_secs(10), || client.tcp(at, 1).all_answered());
-        let kept = Source::Kept(Place::PodB.address(family));
+        let kept = SeenSource::Kept(LabMachine::PodB.address(family));
         checks.served(&format!("{what}, {family}"), &client.tcp(at, 3), &["far:8080"], kept);
         let node_port = ferry_lab::objects::at_node_port(family, 30000 + number);
-        let tally = lab.from(Place::Client).ask(Protocol::Tcp, node_port, 3);
-        checks.served(&format!("{what}, {family} node port"), &tally, &["far:8080"], Source::Masqueraded);
+        let tally = lab.from(LabMachine::Client).ask(Protocol::Tcp, node_port, 3);
+        checks.served(&format!("{what}, {family} node port"), &tally, &["far:8080"], SeenSource::Masqueraded);
     }
 }
 
@@ -153,10 +156,10 @@ fn served_late(lab: &Lab, number: u16, what: &str) {
 fn upstreams_cleanup_removes_our_tables() {
     kubernetes::build();
     let lab = Lab::new();
-    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("cleaned"), Config::default(), &matrix::manifests());
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("cleaned"), ProxyConfig::default(), &matrix::manifests());
     stage.terminate();
     assert!(!nft::list(stage.node()).is_empty());
-    println!("upstream's cleanup: {}", Kubernetes::clean_up(lab.host(Place::Node), &folder("upstream-cleanup")));
+    println!("upstream's cleanup: {}", Kubernetes::clean_up(lab.host(LabMachine::Node), &folder("upstream-cleanup")));
     let left = Ruleset::of(stage.node());
     assert!(left.objects.keys().all(|(table, _)| !TABLES.contains(&table.as_str())), "{left:?}");
 }
@@ -165,7 +168,7 @@ fn upstreams_cleanup_removes_our_tables() {
 fn ours_takes_over_from_upstream_in_one_step() {
     kubernetes::build();
     let lab = Lab::new();
-    let api = Kubernetes::start(lab.host(Place::Node), &folder("api-first"));
+    let api = Kubernetes::start(lab.host(LabMachine::Node), &folder("api-first"));
     let manifests = matrix::manifests();
     api.create_node();
     api.create_all(&manifests);
@@ -177,11 +180,11 @@ fn ours_takes_over_from_upstream_in_one_step() {
     upstream.terminate();
 
     let hammers = matrix::hammer(&lab);
-    let mut directory = Directory::new(&folder("ours-second"));
+    let mut directory = ManifestDirectory::new(&folder("ours-second"));
     directory.write(&manifests);
-    let node = lab.host(Place::Node);
+    let node = lab.host(LabMachine::Node);
     assert_replacement_is_planned(node, &mut directory);
-    let mut proxy = directory.start(node, EXECUTABLE, &Config::default());
+    let mut proxy = directory.start(node, EXECUTABLE, &ProxyConfig::default());
     proxy.wait_for("our tables", |_| {
         let ruleset = Ruleset::of(node);
         TABLES.into_iter().all(|table| ruleset.names(table).all(|name| !name.contains('/')))
@@ -198,13 +201,13 @@ fn ours_takes_over_from_upstream_in_one_step() {
 }
 
 /// Over upstream's table a plan replaces that as a whole and creates all other objects (docs/cli.md).
-fn assert_replacement_is_planned(node: &Host, directory: &mut Directory) {
-    directory.configure(&Config::default());
+fn assert_replacement_is_planned(node: &Host, directory: &mut ManifestDirectory) {
+    directory.configure(&ProxyConfig::default());
     let (manifests, log) = (directory.manifests(), folder("plan"));
     let config = manifests.with_file_name("config.yaml").display().to_string();
     std::fs::create_dir_all(&log).expect("making a folder");
     let arguments = ["plan", "--config", &config, "--manifests", &manifests.display().to_string()];
-    let mut plan = Proxy::start_with(node, EXECUTABLE, &log, &arguments);
+    let mut plan = ProxyProcess::start_with(node, EXECUTABLE, &log, &arguments);
     let (status, text) = (plan.wait(), plan.log());
     assert_eq!(status.code(), Some(2), "{text}");
     for family in Family::ALL {
@@ -219,7 +222,7 @@ fn assert_replacement_is_planned(node: &Host, directory: &mut Directory) {
 /// The running proxy's responses to health checks of a Service, in each family, by each method: the head's lines without order
 /// and date, and the body.
 fn told_to_load_balancers(lab: &Lab) -> Vec<(BTreeSet<String>, String)> {
-    let client = lab.from(Place::Client);
+    let client = lab.from(LabMachine::Client);
     let mut answers = Vec::new();
     for family in Family::ALL {
         let at = ferry_lab::objects::at_node_port(family, matrix::HEALTH_CHECK);

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use ferry_lab::kubernetes::{self, User};
-use ferry_lab::proxy::{Config, IPTABLES, NFTABLES};
-use ferry_lab::{Family, Kubernetes, Lab, Place, Proxy, Service};
+use ferry_lab::kubernetes::{self, ClusterUser};
+use ferry_lab::proxy::{IPTABLES, NFTABLES, ProxyConfig};
+use ferry_lab::{Family, Kubernetes, Lab, LabMachine, ProxyProcess, TestService};
 
 use super::{EXECUTABLE, folder, matrix};
 
@@ -145,7 +145,7 @@ fn compare(upstream: &BTreeMap<String, Metric>, ours: &BTreeMap<String, Metric>)
 }
 
 /// The body of an answer.
-fn body(proxy: &Proxy<'_>, port: u16, path: &str) -> String {
+fn body(proxy: &ProxyProcess<'_>, port: u16, path: &str) -> String {
     let answer = proxy.get(port, path).expect("an answer");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
     if !head.to_lowercase().contains("transfer-encoding: chunked") {
@@ -164,15 +164,15 @@ fn body(proxy: &Proxy<'_>, port: u16, path: &str) -> String {
 struct Pages<'a> {
     lab: &'a Lab,
     api: Kubernetes<'a>,
-    web: Service,
+    web: TestService,
 }
 
 impl Pages<'_> {
     /// The metrics after a start, a change and probes, and the configuration.
-    fn of(&self, mut proxy: Proxy<'_>, name: &str, mode: &str) -> (BTreeMap<String, Metric>, serde_json::Value) {
+    fn of(&self, mut proxy: ProxyProcess<'_>, name: &str, mode: &str) -> (BTreeMap<String, Metric>, serde_json::Value) {
         proxy.wait_until_synced(&Family::ALL);
         proxy.wait_until_healthy();
-        for place in [Place::Far, Place::PodA] {
+        for place in [LabMachine::Far, LabMachine::PodA] {
             for family in Family::ALL {
                 let slice = self.web.endpoints(8080, &[place]).slice(family).expect("endpoints of both families");
                 let time = now();
@@ -202,7 +202,7 @@ impl Pages<'_> {
     fn ours(&self, mode: &'static str) -> (BTreeMap<String, Metric>, serde_json::Value) {
         let folder = folder(&format!("metrics/ours-{mode}"));
         std::fs::create_dir_all(&folder).expect("making a folder");
-        let kubeconfig = self.api.kubeconfig(User::Certificate);
+        let kubeconfig = self.api.kubeconfig(ClusterUser::Certificate);
         self.of(start_ours(self.lab, &folder, mode, &kubeconfig), "ours", mode)
     }
 }
@@ -213,23 +213,28 @@ fn now() -> String {
     String::from_utf8(output.stdout).expect("text").trim().to_owned()
 }
 
-fn start_ours<'a>(lab: &'a Lab, folder: &Path, mode: &'static str, kubeconfig: &Path) -> Proxy<'a> {
+fn start_ours<'a>(lab: &'a Lab, folder: &Path, mode: &'static str, kubeconfig: &Path) -> ProxyProcess<'a> {
     let file = folder.join("config.yaml");
     let more = format!("clientConnection: {{kubeconfig: {}}}", kubeconfig.display());
-    Config { mode, ..Config::with(&more) }.write(&file);
-    Proxy::start_with(lab.host(Place::Node), EXECUTABLE, folder, &["--config", &file.display().to_string(), "-v=2"])
+    ProxyConfig { mode, ..ProxyConfig::with(&more) }.write(&file);
+    ProxyProcess::start_with(
+        lab.host(LabMachine::Node),
+        EXECUTABLE,
+        folder,
+        &["--config", &file.display().to_string(), "-v=2"],
+    )
 }
 
 #[test]
 fn the_page_is_upstreams_but_for_named_differences() {
     kubernetes::build();
     let lab = Lab::new();
-    let api = Kubernetes::start(lab.host(Place::Node), &folder("metrics/api"));
+    let api = Kubernetes::start(lab.host(LabMachine::Node), &folder("metrics/api"));
     api.create_node();
     api.create_all(&matrix::manifests());
-    let web = Service::new("counted", 95);
+    let web = TestService::new("counted", 95);
     api.create_service(&web);
-    api.create_endpoints(&web.endpoints(8080, &[Place::PodA]));
+    api.create_endpoints(&web.endpoints(8080, &[LabMachine::PodA]));
     let pages = Pages { lab: &lab, api, web };
     for mode in [NFTABLES, IPTABLES] {
         let ((upstream, their_configuration), (ours, our_configuration)) = (pages.upstream(mode), pages.ours(mode));

@@ -6,14 +6,14 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use ferry_lab::lab::client_address;
-use ferry_lab::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
-use ferry_lab::{Checks, Family, Manifests, Place, Protocol, Service, Stage};
+use ferry_lab::objects::{EndpointCondition, at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::{Checks, Family, LabMachine, Manifests, Protocol, Stage, TestService};
 
 use crate::support::stage;
 
 /// Affinity timeout of the services whose affinity expires.
 const TIMEOUT: Duration = Duration::from_secs(3);
-const ALL_PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
+const ALL_PODS: [LabMachine; 3] = [LabMachine::PodA, LabMachine::PodB, LabMachine::Far];
 
 /// Endpoint by client.
 type Picks = BTreeMap<IpAddr, String>;
@@ -34,7 +34,7 @@ fn picks(
 ) -> Picks {
     let mut picks = Picks::new();
     for source in clients() {
-        let client = stage.lab.from(Place::Client).bound_to(source);
+        let client = stage.lab.from(LabMachine::Client).bound_to(source);
         let tally = client.ask(protocol, at(Family::of(source)), times);
         let endpoints = tally.endpoints();
         checks.that(tally.all_answered() && endpoints.len() == 1, || format!("{what}, {source}: {tally}"));
@@ -69,8 +69,8 @@ fn agree(checks: &mut Checks, what: &str, had: &Picks, has: &Picks) {
     checks.that(same && !had.is_empty(), || format!("{what}: had {had:?}, has {has:?}"));
 }
 
-fn sticky(name: &str, number: u8, seconds: u32) -> Service {
-    Service::new(name, number.into()).node_port(30000 + u16::from(number)).external_ip(number).affinity(seconds)
+fn sticky(name: &str, number: u8, seconds: u32) -> TestService {
+    TestService::new(name, number.into()).node_port(30000 + u16::from(number)).external_ip(number).affinity(seconds)
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn services_that_share_all_endpoints_keep_apart_memories() {
 
 #[test]
 fn a_memory_is_refreshed_by_use_and_runs_out_without() {
-    let service = Service::new("brief", 32).protocols(&[Protocol::Tcp, Protocol::Udp]).affinity(3);
+    let service = TestService::new("brief", 32).protocols(&[Protocol::Tcp, Protocol::Udp]).affinity(3);
     let stage = stage(&Manifests::new().with(service, &ALL_PODS));
     let mut checks = Checks::new();
     let look = |checks: &mut Checks, what: &str| {
@@ -131,7 +131,7 @@ fn a_memory_is_refreshed_by_use_and_runs_out_without() {
 #[test]
 fn a_client_of_a_removed_endpoint_moves_once_and_stays() {
     let service = sticky("sticky", 33, 10800);
-    let two = Manifests::new().with(service.clone(), &[Place::PodB, Place::Far]);
+    let two = Manifests::new().with(service.clone(), &[LabMachine::PodB, LabMachine::Far]);
     let three = Manifests::new().with(service, &ALL_PODS);
     let mut stage = stage(&three);
     let mut checks = Checks::new();
@@ -165,7 +165,7 @@ fn affinity_holds_under_policy_local_too() {
         format!("the node port doesn't know what the external IP does: {first:?}, {second:?}")
     });
     for family in Family::ALL {
-        for from in [Place::PodB, Place::Node] {
+        for from in [LabMachine::PodB, LabMachine::Node] {
             let tally = stage.lab.from(from).tcp(external(family), 10);
             checks.that(tally.all_answered() && tally.endpoints().len() == 1, || {
                 format!("{family} external IP from {from:?}, the short way: {tally}")
@@ -207,7 +207,7 @@ fn what_ends_at_this_node_is_remembered_under_either_policy() {
 #[test]
 fn either_policy_refreshes_what_both_remember() {
     let service = |name, number| sticky(name, number, 3).external_local();
-    let two = [Place::PodA, Place::PodB];
+    let two = [LabMachine::PodA, LabMachine::PodB];
     let stage = stage(&Manifests::new().with(service("inner", 38), &two).with(service("outer", 39), &two));
     let mut checks = Checks::new();
     let inner = picks(&stage, &mut checks, "cluster IP", Protocol::Tcp, 1, cluster(38));
@@ -232,7 +232,7 @@ fn either_policy_refreshes_what_both_remember() {
 #[test]
 fn an_endpoint_that_goes_moves_its_clients_under_both_policies() {
     let service = sticky("edge", 45, 10800).external_local();
-    let with = |at: &[Place]| Manifests::new().with(service.clone(), at);
+    let with = |at: &[LabMachine]| Manifests::new().with(service.clone(), at);
     let mut stage = stage(&with(&ALL_PODS));
     let mut checks = Checks::new();
     let look = |stage: &Stage<'_>, checks: &mut Checks, what: &str| {
@@ -241,7 +241,7 @@ fn an_endpoint_that_goes_moves_its_clients_under_both_policies() {
         [inner, outer]
     };
     let before = look(&stage, &mut checks, "before");
-    stage.set(&with(&[Place::PodB, Place::Far]));
+    stage.set(&with(&[LabMachine::PodB, LabMachine::Far]));
     let after = look(&stage, &mut checks, "after");
     for (before, after) in before.iter().zip(&after) {
         agree(&mut checks, "clients of those that stayed", &of(before, &["pod-b:8080", "far:8080"]), after);
@@ -249,11 +249,11 @@ fn an_endpoint_that_goes_moves_its_clients_under_both_policies() {
     }
     checks.that(of(&after[1], &["pod-b:8080"]).len() == after[1].len(), || format!("not local: {:?}", after[1]));
     // the last one here goes: from outside nothing answers, and the cluster IP leads away
-    stage.set(&with(&[Place::Far]));
+    stage.set(&with(&[LabMachine::Far]));
     let away = picks(&stage, &mut checks, "none here", Protocol::Tcp, 2, cluster(45));
     checks.that(of(&away, &["far:8080"]).len() == away.len(), || format!("{away:?}"));
     for family in Family::ALL {
-        let silence = stage.lab.from(Place::Client).silence(Protocol::Tcp, at_external_ip(family, 45));
+        let silence = stage.lab.from(LabMachine::Client).silence(Protocol::Tcp, at_external_ip(family, 45));
         checks.silent(&format!("{family} external IP, none here"), &silence);
     }
 }
@@ -270,7 +270,7 @@ fn affinity_holds_under_internal_policy_local() {
         agree(&mut checks, "external IP after cluster IP", &inner, &outer);
     }
     for family in Family::ALL {
-        for from in [Place::PodA, Place::PodB, Place::Node] {
+        for from in [LabMachine::PodA, LabMachine::PodB, LabMachine::Node] {
             let tally = stage.lab.from(from).tcp(at_cluster_ip(family, 46), 10);
             let one = tally.endpoints().len() == 1 && !tally.endpoints().contains_key("far:8080");
             checks.that(tally.all_answered() && one, || format!("{family} cluster IP from {from:?}: {tally}"));
@@ -281,7 +281,7 @@ fn affinity_holds_under_internal_policy_local() {
 #[test]
 fn another_timeout_holds_from_the_next_connection_on() {
     let service = |seconds| sticky("aging", 47, seconds).external_local();
-    let with = |seconds| Manifests::new().with(service(seconds), &[Place::PodA, Place::PodB]);
+    let with = |seconds| Manifests::new().with(service(seconds), &[LabMachine::PodA, LabMachine::PodB]);
     let mut stage = stage(&with(3));
     let mut checks = Checks::new();
     let first = picks(&stage, &mut checks, "brief", Protocol::Tcp, 1, external(47));
@@ -303,10 +303,11 @@ fn another_timeout_holds_from_the_next_connection_on() {
 fn a_terminating_endpoint_keeps_its_clients_only_where_none_is_ready() {
     let service = sticky("ending", 48, 10800).external_local();
     let with = |a, b, far| {
-        let endpoints = service.endpoints(8080, &[]).and(Place::PodA, a).and(Place::PodB, b).and(Place::Far, far);
+        let endpoints =
+            service.endpoints(8080, &[]).and(LabMachine::PodA, a).and(LabMachine::PodB, b).and(LabMachine::Far, far);
         Manifests::new().with_endpoints(service.clone(), endpoints)
     };
-    use Condition::{Ready, Terminating, Unready};
+    use EndpointCondition::{Ready, Terminating, Unready};
     let mut stage = stage(&with(Ready, Ready, Unready));
     let mut checks = Checks::new();
     let first = picks(&stage, &mut checks, "both ready", Protocol::Tcp, 3, external(48));
@@ -328,14 +329,14 @@ fn a_terminating_endpoint_keeps_its_clients_only_where_none_is_ready() {
 
 #[test]
 fn affinity_switched_on_and_off_takes_effect() {
-    let plain = Service::new("turning", 35);
+    let plain = TestService::new("turning", 35);
     let mut stage = stage(&Manifests::new().with(plain.clone(), &ALL_PODS));
     let mut checks = Checks::new();
     stage.set(&Manifests::new().with(plain.clone().affinity(10800), &ALL_PODS));
     picks(&stage, &mut checks, "on", Protocol::Tcp, 10, cluster(35));
     stage.set(&Manifests::new().with(plain, &ALL_PODS));
     for family in Family::ALL {
-        let client = stage.lab.from(Place::Client).bound_to(client_address(family, 20));
+        let client = stage.lab.from(LabMachine::Client).bound_to(client_address(family, 20));
         let tally = client.tcp(at_cluster_ip(family, 35), 40);
         checks.that(tally.all_answered() && tally.endpoints().len() == 3, || format!("{family}, off: {tally}"));
     }

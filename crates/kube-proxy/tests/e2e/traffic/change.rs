@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use ferry_lab::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::objects::{EndpointCondition, at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::probe::Hammer;
-use ferry_lab::{Checks, Endpoints, Family, Manifests, Outcome, Place, Protocol, Service};
+use ferry_lab::{Checks, Endpoints, Family, LabMachine, Manifests, ProbeOutcome, Protocol, TestService};
 
 use crate::support::stage;
 
@@ -13,16 +13,17 @@ const NO_RETRY: Duration = Duration::from_millis(900);
 
 #[test]
 fn a_replaced_endpoint_takes_over_at_once() {
-    let service = Service::new("live", 40);
+    let service = TestService::new("live", 40);
     let at_pod = |place| Manifests::new().with(service.clone(), &[place]);
-    let mut stage = stage(&at_pod(Place::PodA));
+    let mut stage = stage(&at_pod(LabMachine::PodA));
     let mut worst = Duration::ZERO;
     for round in 0..10 {
-        let (place, endpoint) = if round % 2 == 0 { (Place::PodB, "pod-b:8080") } else { (Place::PodA, "pod-a:8080") };
+        let (place, endpoint) =
+            if round % 2 == 0 { (LabMachine::PodB, "pod-b:8080") } else { (LabMachine::PodA, "pod-a:8080") };
         stage.replace(&at_pod(place));
         let start = Instant::now();
         for family in Family::ALL {
-            let client = stage.lab.from(Place::Client);
+            let client = stage.lab.from(LabMachine::Client);
             ferry_lab::patience::until("the new endpoint answers", Duration::from_secs(2), || {
                 let tally = client.tcp(at_cluster_ip(family, 40), 1);
                 assert!(tally.all_answered(), "round {round}, {family}: {tally}");
@@ -32,7 +33,7 @@ fn a_replaced_endpoint_takes_over_at_once() {
         worst = worst.max(start.elapsed());
         // from then on only the new one
         for family in Family::ALL {
-            let tally = stage.lab.from(Place::Client).tcp(at_cluster_ip(family, 40), 20);
+            let tally = stage.lab.from(LabMachine::Client).tcp(at_cluster_ip(family, 40), 20);
             assert_eq!(tally.endpoints().into_iter().collect::<Vec<_>>(), [(endpoint, 20)], "{family}: {tally}");
         }
     }
@@ -43,16 +44,20 @@ fn a_replaced_endpoint_takes_over_at_once() {
 #[test]
 fn a_frontend_that_changes_hands_is_never_unserved() {
     let owner = |name, number: u16| {
-        Service::new(name, number).protocols(&[Protocol::Tcp, Protocol::Udp]).node_port(30041).external_ip(41)
+        TestService::new(name, number).protocols(&[Protocol::Tcp, Protocol::Udp]).node_port(30041).external_ip(41)
     };
-    let bare = |name, number: u16| Service::new(name, number).protocols(&[Protocol::Tcp, Protocol::Udp]);
-    let one = Manifests::new().with(owner("one", 41), &[Place::PodA]).with(bare("two", 42), &[Place::PodB, Place::Far]);
-    let two = Manifests::new().with(bare("one", 41), &[Place::PodA]).with(owner("two", 42), &[Place::PodB, Place::Far]);
+    let bare = |name, number: u16| TestService::new(name, number).protocols(&[Protocol::Tcp, Protocol::Udp]);
+    let one = Manifests::new()
+        .with(owner("one", 41), &[LabMachine::PodA])
+        .with(bare("two", 42), &[LabMachine::PodB, LabMachine::Far]);
+    let two = Manifests::new()
+        .with(bare("one", 41), &[LabMachine::PodA])
+        .with(owner("two", 42), &[LabMachine::PodB, LabMachine::Far]);
     let mut stage = stage(&one);
     let hammers: Vec<_> = Family::ALL
         .into_iter()
         .flat_map(|family| {
-            let client = stage.lab.from(Place::Client).patience(NO_RETRY);
+            let client = stage.lab.from(LabMachine::Client).patience(NO_RETRY);
             [
                 ("node port", client.hammer(Protocol::Tcp, at_node_port(family, 30041))),
                 ("external IP", client.hammer(Protocol::Tcp, at_external_ip(family, 41))),
@@ -71,21 +76,29 @@ fn a_frontend_that_changes_hands_is_never_unserved() {
 
 #[test]
 fn churn_harms_no_connection_to_a_healthy_endpoint() {
-    let busy = Service::new("busy", 43).protocols(&[Protocol::Tcp, Protocol::Udp]).node_port(30043);
+    let busy = TestService::new("busy", 43).protocols(&[Protocol::Tcp, Protocol::Udp]).node_port(30043);
     let with = |endpoints: Endpoints, others: u16| {
         let mut manifests = Manifests::new().with_endpoints(busy.clone(), endpoints);
         for number in 0..others {
-            manifests = manifests.with(Service::new(&format!("other-{number}"), 300 + number), &[Place::PodA]);
+            manifests = manifests.with(TestService::new(&format!("other-{number}"), 300 + number), &[LabMachine::PodA]);
         }
         manifests
     };
     let states = [
-        with(busy.endpoints(8080, &[Place::PodA]), 0),
-        with(busy.endpoints(8080, &[Place::PodA, Place::PodB, Place::Far]), 20),
-        with(busy.endpoints(8080, &[Place::Far, Place::PodA]).and(Place::PodB, Condition::Terminating), 3),
-        with(busy.endpoints(8080, &[Place::PodB]), 10),
-        with(busy.endpoints(8080, &[Place::PodB, Place::Far]).and(Place::PodA, Condition::Unready), 40),
-        with(busy.endpoints(8081, &[Place::Far]), 1),
+        with(busy.endpoints(8080, &[LabMachine::PodA]), 0),
+        with(busy.endpoints(8080, &[LabMachine::PodA, LabMachine::PodB, LabMachine::Far]), 20),
+        with(
+            busy.endpoints(8080, &[LabMachine::Far, LabMachine::PodA])
+                .and(LabMachine::PodB, EndpointCondition::Terminating),
+            3,
+        ),
+        with(busy.endpoints(8080, &[LabMachine::PodB]), 10),
+        with(
+            busy.endpoints(8080, &[LabMachine::PodB, LabMachine::Far])
+                .and(LabMachine::PodA, EndpointCondition::Unready),
+            40,
+        ),
+        with(busy.endpoints(8081, &[LabMachine::Far]), 1),
     ];
     let mut stage = stage(&states[0]);
     let hammers: Vec<_> = Family::ALL
@@ -93,9 +106,12 @@ fn churn_harms_no_connection_to_a_healthy_endpoint() {
         .flat_map(|family| {
             let client = |place| stage.lab.from(place).patience(NO_RETRY);
             [
-                ("cluster IP from a pod", client(Place::PodB).hammer(Protocol::Tcp, at_cluster_ip(family, 43))),
-                ("node port from outside", client(Place::Client).hammer(Protocol::Tcp, at_node_port(family, 30043))),
-                ("cluster IP over UDP", client(Place::Client).hammer(Protocol::Udp, at_cluster_ip(family, 43))),
+                ("cluster IP from a pod", client(LabMachine::PodB).hammer(Protocol::Tcp, at_cluster_ip(family, 43))),
+                (
+                    "node port from outside",
+                    client(LabMachine::Client).hammer(Protocol::Tcp, at_node_port(family, 30043)),
+                ),
+                ("cluster IP over UDP", client(LabMachine::Client).hammer(Protocol::Udp, at_cluster_ip(family, 43))),
             ]
         })
         .collect();
@@ -114,7 +130,8 @@ fn churn_harms_no_connection_to_a_healthy_endpoint() {
 
 /// Checks that every connection was answered, and all these endpoints were reached.
 fn unharmed(checks: &mut Checks, kind: &str, hammer: Hammer, endpoints: &[&str]) {
-    let tally = ferry_lab::Tally(hammer.stop().into_iter().map(|(_, outcome)| outcome).collect::<Vec<Outcome>>());
+    let tally =
+        ferry_lab::ProbeTally(hammer.stop().into_iter().map(|(_, outcome)| outcome).collect::<Vec<ProbeOutcome>>());
     println!("{kind}: {tally}");
-    checks.served(kind, &tally, endpoints, ferry_lab::Source::Any);
+    checks.served(kind, &tally, endpoints, ferry_lab::SeenSource::Any);
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use ferry_lab::objects::at_node_port;
 use ferry_lab::patience::{until, within};
-use ferry_lab::proxy::Config;
-use ferry_lab::{Family, Lab, Manifests, Place, Service, Stage};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::{Family, Lab, LabMachine, Manifests, Stage, TestService};
 
 use crate::support::{EXECUTABLE, folder, run_to_end};
 
@@ -23,16 +23,16 @@ const FIREWALLS: [(&[&str], usize); 3] = [
 ];
 
 fn manifests() -> Manifests {
-    Manifests::new().with(Service::new("web", 90).node_port(30090), &[Place::PodA, Place::Far])
+    Manifests::new().with(TestService::new("web", 90).node_port(30090), &[LabMachine::PodA, LabMachine::Far])
 }
 
-fn accepting() -> Config {
-    Config::with("---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nacceptForward: true")
+fn accepting() -> ProxyConfig {
+    ProxyConfig::with("---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nacceptForward: true")
 }
 
 fn run(lab: &Lab, command: &str) -> String {
     let (program, arguments) = command.split_once(' ').expect("a command with arguments");
-    lab.host(Place::Node).sh(program, &arguments.split(' ').collect::<Vec<_>>())
+    lab.host(LabMachine::Node).sh(program, &arguments.split(' ').collect::<Vec<_>>())
 }
 
 fn set_policy(lab: &Lab, commands: &[&str], policy: &str) {
@@ -46,7 +46,7 @@ fn set_policy(lab: &Lab, commands: &[&str], policy: &str) {
 fn serves(lab: &Lab) -> bool {
     let patience = Duration::from_millis(200);
     Family::ALL.into_iter().all(|family| {
-        let froms = [Place::Client, Place::PodB, Place::Far];
+        let froms = [LabMachine::Client, LabMachine::PodB, LabMachine::Far];
         froms
             .into_iter()
             .all(|from| lab.from(from).patience(patience).tcp(at_node_port(family, 30090), 6).all_answered())
@@ -57,7 +57,7 @@ fn serves(lab: &Lab) -> bool {
 fn is_lost(lab: &Lab) -> bool {
     let at = |family| at_node_port(family, 30090);
     Family::ALL.into_iter().all(|family| {
-        lab.from(Place::Client).patience(Duration::from_millis(200)).tcp(at(family), 1).endpoints().is_empty()
+        lab.from(LabMachine::Client).patience(Duration::from_millis(200)).tcp(at(family), 1).endpoints().is_empty()
     })
 }
 
@@ -75,7 +75,7 @@ fn advised(stage: &Stage<'_>) -> Vec<String> {
 #[test]
 fn a_policy_of_drop_is_reported_with_the_command_that_mends_it() {
     let lab = Lab::new();
-    let stage = Stage::new(&lab, EXECUTABLE, &folder("forward-reported"), Config::default(), &manifests());
+    let stage = Stage::new(&lab, EXECUTABLE, &folder("forward-reported"), ProxyConfig::default(), &manifests());
     assert!(serves(&lab));
     for (round, (commands, chains)) in FIREWALLS.into_iter().enumerate() {
         let count = |text: &str| stage.proxy.log().matches(text).count();
@@ -98,7 +98,7 @@ fn the_rule_is_written_if_asked_for_and_goes_with_the_mode() {
     let lab = Lab::new();
     let mut stage = Stage::new(&lab, EXECUTABLE, &folder("forward-accepted"), accepting(), &manifests());
     let written = || {
-        let listed = lab.host(Place::Node).sh("nft", &["list", "ruleset"]);
+        let listed = lab.host(LabMachine::Node).sh("nft", &["list", "ruleset"]);
         listed.lines().filter(|line| line.contains("accept comment \"kube-proxy\"")).count()
     };
     for (commands, chains) in FIREWALLS.into_iter().take(2) {
@@ -126,7 +126,7 @@ fn the_rule_is_written_if_asked_for_and_goes_with_the_mode() {
     assert!(serves(&lab) && written() == 2);
 
     // mode iptables has rules of its own for it
-    stage.reset(&Config { more: accepting().more, ..Config::iptables() }, &manifests());
+    stage.reset(&ProxyConfig { more: accepting().more, ..ProxyConfig::iptables() }, &manifests());
     until("the rule's end", LIMIT, || written() == 0);
     assert!(serves(&lab), "{}", stage.proxy.log());
 

@@ -4,30 +4,30 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ferry_lab::lab::{cluster_ip, node_addresses};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
-use ferry_lab::{Checks, Family, Manifests, Place, Protocol, Service, Source};
+use ferry_lab::{Checks, Family, LabMachine, Manifests, Protocol, SeenSource, TestService};
 
 use crate::support::stage;
 
 /// Connections that reach each of three endpoints: one is missed once in four million times.
 const OFTEN: usize = 40;
 const BOTH: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
-const CLIENTS: [Place; 3] = [Place::PodB, Place::Node, Place::Client];
-const ALL_PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
+const CLIENTS: [LabMachine; 3] = [LabMachine::PodB, LabMachine::Node, LabMachine::Client];
+const ALL_PODS: [LabMachine; 3] = [LabMachine::PodA, LabMachine::PodB, LabMachine::Far];
 const ALL_ENDPOINTS: [&str; 3] = ["pod-a:8080", "pod-b:8080", "far:8080"];
 
 fn manifests() -> Manifests {
     let everywhere = |name, number: u8| {
-        Service::new(name, number.into())
+        TestService::new(name, number.into())
             .protocols(&Protocol::ALL)
             .node_port(30000 + u16::from(number))
             .external_ip(number)
             .load_balancer(100 + number)
     };
-    let host = Service::new("host", 8).node_port(30008);
-    let host_endpoints = host.endpoints(9090, &[Place::Node]);
+    let host = TestService::new("host", 8).node_port(30008);
+    let host_endpoints = host.endpoints(9090, &[LabMachine::Node]);
     Manifests::new()
         .with(everywhere("web", 1), &ALL_PODS)
-        .with(everywhere("self", 2), &[Place::PodA])
+        .with(everywhere("self", 2), &[LabMachine::PodA])
         .without_endpoints(everywhere("empty", 3))
         .with_endpoints(host, host_endpoints)
 }
@@ -52,12 +52,13 @@ fn each_kind_of_frontend_serves_everybody() {
                 for from in CLIENTS {
                     let what = format!("{family} {protocol} {kind} from {from:?}");
                     let tally = stage.lab.from(from).ask(protocol, at, OFTEN);
-                    checks.served(&what, &tally, &ALL_ENDPOINTS, Source::Any);
+                    checks.served(&what, &tally, &ALL_ENDPOINTS, SeenSource::Any);
                     for answer in tally.answers() {
                         let hairpin = answer.endpoint.starts_with(from.name());
-                        let kept = keeps && from == Place::PodB && !hairpin;
-                        let source = if kept { Source::Kept(from.address(family)) } else { Source::Masqueraded };
-                        let one = ferry_lab::Tally(vec![ferry_lab::Outcome::Answered(answer.clone())]);
+                        let kept = keeps && from == LabMachine::PodB && !hairpin;
+                        let source =
+                            if kept { SeenSource::Kept(from.address(family)) } else { SeenSource::Masqueraded };
+                        let one = ferry_lab::ProbeTally(vec![ferry_lab::ProbeOutcome::Answered(answer.clone())]);
                         checks.source(&what, &one, source);
                     }
                 }
@@ -72,10 +73,10 @@ fn connections_are_spread_evenly() {
     let mut checks = Checks::new();
     for family in Family::ALL {
         for (kind, at, _) in frontends(family, 1) {
-            let tally = stage.lab.from(Place::Client).tcp(at, 600);
+            let tally = stage.lab.from(LabMachine::Client).tcp(at, 600);
             checks.even(&format!("{family} {kind}"), &tally, 3);
         }
-        let tally = stage.lab.from(Place::PodB).ask(Protocol::Udp, at_cluster_ip(family, 1), 600);
+        let tally = stage.lab.from(LabMachine::PodB).ask(Protocol::Udp, at_cluster_ip(family, 1), 600);
         checks.even(&format!("{family} UDP"), &tally, 3);
     }
 }
@@ -88,7 +89,7 @@ fn sctp_is_spread_too() {
         for (kind, at, _) in frontends(family, 1) {
             for from in CLIENTS {
                 let tally = stage.lab.from(from).ask(Protocol::Sctp, at, OFTEN);
-                checks.served(&format!("{family} SCTP {kind} from {from:?}"), &tally, &ALL_ENDPOINTS, Source::Any);
+                checks.served(&format!("{family} SCTP {kind} from {from:?}"), &tally, &ALL_ENDPOINTS, SeenSource::Any);
             }
         }
     }
@@ -101,9 +102,9 @@ fn a_pod_reaches_itself() {
     for family in Family::ALL {
         for protocol in BOTH {
             for (kind, at, _) in frontends(family, 2) {
-                let tally = stage.lab.from(Place::PodA).ask(protocol, at, 3);
+                let tally = stage.lab.from(LabMachine::PodA).ask(protocol, at, 3);
                 let what = format!("{family} {protocol} {kind}, hairpin");
-                checks.served(&what, &tally, &["pod-a:8080"], Source::Masqueraded);
+                checks.served(&what, &tally, &["pod-a:8080"], SeenSource::Masqueraded);
             }
         }
     }
@@ -151,9 +152,9 @@ fn node_ports_are_served_at_the_primary_address_only_and_never_on_loopback() {
             Family::V6 => Ipv6Addr::LOCALHOST.into(),
         };
         let [_, second] = node_addresses(family);
-        let node = stage.lab.from(Place::Node);
+        let node = stage.lab.from(LabMachine::Node);
         checks.refused(&format!("{family} loopback"), &node.tcp(SocketAddr::new(loopback, 30001), 2));
-        for from in [Place::Node, Place::PodB, Place::Far] {
+        for from in [LabMachine::Node, LabMachine::PodB, LabMachine::Far] {
             let tally = stage.lab.from(from).tcp(SocketAddr::new(second, 30001), 2);
             checks.refused(&format!("{family} second address from {from:?}"), &tally);
         }
@@ -168,13 +169,13 @@ fn an_endpoint_in_the_host_network_is_served_and_left_alone_otherwise() {
         for from in CLIENTS {
             for at in [at_cluster_ip(family, 8), at_node_port(family, 30008)] {
                 let tally = stage.lab.from(from).tcp(at, 3);
-                checks.served(&format!("{family} {at} from {from:?}"), &tally, &["node:9090"], Source::Any);
+                checks.served(&format!("{family} {at} from {from:?}"), &tally, &["node:9090"], SeenSource::Any);
             }
         }
         // the node to its own address: no service is involved, so its source stays, and the port too
         for (address, port) in node_addresses(family).into_iter().zip(45001..) {
             let own = SocketAddr::new(address, port);
-            let tally = stage.lab.from(Place::Node).bound_to_port(own).tcp(SocketAddr::new(address, 9090), 1);
+            let tally = stage.lab.from(LabMachine::Node).bound_to_port(own).tcp(SocketAddr::new(address, 9090), 1);
             let seen: Vec<_> = tally.answers().map(|answer| answer.seen).collect();
             checks.that(seen == [own], || format!("{family} {own} to itself: {tally}, seen as {seen:?}"));
         }

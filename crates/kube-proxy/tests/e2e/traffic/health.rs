@@ -8,11 +8,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use ferry_lab::lab::node_addresses;
-use ferry_lab::objects::{Condition, NAMESPACE, at_node_port};
+use ferry_lab::objects::{EndpointCondition, NAMESPACE, at_node_port};
 use ferry_lab::patience::until;
-use ferry_lab::proxy::Config;
-use ferry_lab::stage::Directory;
-use ferry_lab::{Endpoints, Family, Host, Lab, Manifests, Place, Service, Stage};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::stage::ManifestDirectory;
+use ferry_lab::{Endpoints, Family, Host, Lab, LabMachine, Manifests, Stage, TestService};
 
 use crate::support::{EXECUTABLE, alone, folder, stage, stage_with};
 
@@ -20,12 +20,13 @@ const PORT: u16 = 31060;
 const SOON: Duration = Duration::from_secs(3);
 
 /// A LoadBalancer service with this health check node port.
-pub(crate) fn edge(name: &str, number: u8, port: u16) -> Service {
-    Service::new(name, number.into()).load_balancer(number).external_local().health_check(port)
+pub(crate) fn edge(name: &str, number: u8, port: u16) -> TestService {
+    TestService::new(name, number.into()).load_balancer(number).external_local().health_check(port)
 }
 
-pub(crate) fn one(service: &Service, at: &[(Place, Condition)]) -> Manifests {
-    let endpoints = |endpoints: Endpoints, &(place, condition): &(Place, Condition)| endpoints.and(place, condition);
+pub(crate) fn one(service: &TestService, at: &[(LabMachine, EndpointCondition)]) -> Manifests {
+    let endpoints =
+        |endpoints: Endpoints, &(place, condition): &(LabMachine, EndpointCondition)| endpoints.and(place, condition);
     let endpoints = at.iter().fold(service.endpoints(8080, &[]), endpoints);
     Manifests::new().with_endpoints(service.clone(), endpoints)
 }
@@ -36,7 +37,7 @@ fn ask(lab: &Lab, at: SocketAddr) -> Option<String> {
 }
 
 fn ask_as(lab: &Lab, method: &str, at: SocketAddr, path: &str) -> Option<String> {
-    let answer = lab.from(Place::Client).patience(Duration::from_secs(1)).http(method, at, path)?;
+    let answer = lab.from(LabMachine::Client).patience(Duration::from_secs(1)).http(method, at, path)?;
     let lines: Vec<_> = answer.split_inclusive("\r\n").collect();
     let kept: String = lines.iter().filter(|line| !line.starts_with("Date: ")).copied().collect();
     assert!(kept.len() < answer.len(), "no date: {answer}");
@@ -90,16 +91,17 @@ fn listening(node: &Host, port: u16) -> BTreeSet<String> {
 
 #[test]
 fn it_counts_ready_endpoints_of_the_node() {
-    use Condition::{Ready, Terminating, Unready};
+    use EndpointCondition::{Ready, Terminating, Unready};
     let service = edge("edge", 60, PORT);
-    let mut stage = stage(&one(&service, &[(Place::PodA, Ready), (Place::PodB, Terminating), (Place::Far, Ready)]));
+    let mut stage =
+        stage(&one(&service, &[(LabMachine::PodA, Ready), (LabMachine::PodB, Terminating), (LabMachine::Far, Ready)]));
     for (endpoints, count) in [
-        (&[(Place::PodA, Ready), (Place::PodB, Terminating), (Place::Far, Ready)][..], 1),
-        (&[(Place::PodA, Ready), (Place::PodB, Ready), (Place::Far, Ready)], 2),
+        (&[(LabMachine::PodA, Ready), (LabMachine::PodB, Terminating), (LabMachine::Far, Ready)][..], 1),
+        (&[(LabMachine::PodA, Ready), (LabMachine::PodB, Ready), (LabMachine::Far, Ready)], 2),
         // One that ends is served until then, and is no reason to send more.
-        (&[(Place::PodA, Terminating), (Place::PodB, Unready), (Place::Far, Ready)], 0),
-        (&[(Place::PodB, Ready)], 1),
-        (&[(Place::Far, Ready)], 0),
+        (&[(LabMachine::PodA, Terminating), (LabMachine::PodB, Unready), (LabMachine::Far, Ready)], 0),
+        (&[(LabMachine::PodB, Ready)], 1),
+        (&[(LabMachine::Far, Ready)], 0),
         (&[], 0),
     ] {
         stage.set(&one(&service, endpoints));
@@ -109,7 +111,7 @@ fn it_counts_ready_endpoints_of_the_node() {
     }
     // One address is one endpoint, however many ports it has.
     let both = service.clone().protocols(&[ferry_lab::Protocol::Tcp, ferry_lab::Protocol::Udp]);
-    stage.set(&one(&both, &[(Place::PodA, Ready), (Place::PodB, Ready)]));
+    stage.set(&one(&both, &[(LabMachine::PodA, Ready), (LabMachine::PodB, Ready)]));
     for family in Family::ALL {
         is_told(stage.lab, at_node_port(family, PORT), "edge", 2);
     }
@@ -119,22 +121,22 @@ fn it_counts_ready_endpoints_of_the_node() {
 fn each_family_counts_its_own() {
     let service = edge("edge", 60, PORT);
     let [v4, v6] = Family::ALL;
-    let endpoints = service.endpoints(8080, &[Place::PodA]).and_at(
-        Place::PodB.address(v6),
-        Place::PodB.node_name(),
-        Condition::Ready,
+    let endpoints = service.endpoints(8080, &[LabMachine::PodA]).and_at(
+        LabMachine::PodB.address(v6),
+        LabMachine::PodB.node_name(),
+        EndpointCondition::Ready,
     );
     let mut stage = stage(&Manifests::new().with_endpoints(service.clone(), endpoints));
     is_told(stage.lab, at_node_port(v4, PORT), "edge", 1);
     is_told(stage.lab, at_node_port(v6, PORT), "edge", 2);
-    stage.set(&Manifests::new().with(service.only(v6), &[Place::PodA]));
+    stage.set(&Manifests::new().with(service.only(v6), &[LabMachine::PodA]));
     nobody_tells(stage.lab, at_node_port(v4, PORT));
     is_told(stage.lab, at_node_port(v6, PORT), "edge", 1);
 }
 
 #[test]
 fn any_path_and_method_is_answered() {
-    let stage = stage(&Manifests::new().with(edge("edge", 60, PORT), &[Place::PodA]));
+    let stage = stage(&Manifests::new().with(edge("edge", 60, PORT), &[LabMachine::PodA]));
     let at = at_node_port(Family::V4, PORT);
     is_told(stage.lab, at, "edge", 1);
     let whole = told("edge", 1, true);
@@ -147,14 +149,14 @@ fn any_path_and_method_is_answered() {
 
 #[test]
 fn ports_open_and_close_with_the_service() {
-    let service = |port| Manifests::new().with(edge("edge", 60, port), &[Place::PodA]);
+    let service = |port| Manifests::new().with(edge("edge", 60, port), &[LabMachine::PodA]);
     let mut stage = stage(&service(PORT));
     let lab = stage.lab;
     let at = |port| Family::ALL.map(|family| at_node_port(family, port));
-    let cluster = Service::new("edge", 60).load_balancer(60);
+    let cluster = TestService::new("edge", 60).load_balancer(60);
     for _ in 0..3 {
         at(PORT).into_iter().for_each(|at| is_told(lab, at, "edge", 1));
-        stage.set(&Manifests::new().with(cluster.clone(), &[Place::PodA]));
+        stage.set(&Manifests::new().with(cluster.clone(), &[LabMachine::PodA]));
         at(PORT).into_iter().for_each(|at| nobody_tells(lab, at));
         stage.set(&service(PORT));
     }
@@ -172,7 +174,8 @@ fn ports_open_and_close_with_the_service() {
 #[test]
 fn two_services_with_one_port_have_it_one_after_the_other() {
     let named = |names: &[(&str, u8)]| {
-        let with = |all: Manifests, &(name, number): &(&str, u8)| all.with(edge(name, number, PORT), &[Place::PodA]);
+        let with =
+            |all: Manifests, &(name, number): &(&str, u8)| all.with(edge(name, number, PORT), &[LabMachine::PodA]);
         names.iter().fold(Manifests::new(), with)
     };
     let mut stage = stage(&named(&[("late", 60)]));
@@ -190,11 +193,11 @@ fn two_services_with_one_port_have_it_one_after_the_other() {
 
 #[test]
 fn it_is_asked_where_node_ports_are() {
-    let manifests = Manifests::new().with(edge("edge", 60, PORT), &[Place::PodA]);
+    let manifests = Manifests::new().with(edge("edge", 60, PORT), &[LabMachine::PodA]);
     let at = |address| SocketAddr::new(address, PORT);
     // By default that is the node's primary addresses.
     let stage = stage(&manifests);
-    let node = stage.lab.host(Place::Node);
+    let node = stage.lab.host(LabMachine::Node);
     for family in Family::ALL {
         let [first, second] = node_addresses(family).map(at);
         is_told(stage.lab, first, "edge", 1);
@@ -202,14 +205,14 @@ fn it_is_asked_where_node_ports_are() {
     }
     assert_eq!(listening(node, PORT), BTreeSet::from(["203.0.113.1".to_owned(), "[fd00:cc::1]".to_owned()]));
     drop(stage);
-    let everywhere = stage_with(&Config::with("nodePortAddresses: [0.0.0.0/0, \"::/0\"]"), &manifests);
+    let everywhere = stage_with(&ProxyConfig::with("nodePortAddresses: [0.0.0.0/0, \"::/0\"]"), &manifests);
     for address in Family::ALL.into_iter().flat_map(node_addresses) {
         is_told(everywhere.lab, at(address), "edge", 1);
     }
     assert_eq!(listening(node, PORT), BTreeSet::from(["0.0.0.0".to_owned(), "[::]".to_owned()]));
     drop(everywhere);
     // A family without a range of its own serves all.
-    let mut ranges = stage_with(&Config::with("nodePortAddresses: [192.168.0.0/16]"), &manifests);
+    let mut ranges = stage_with(&ProxyConfig::with("nodePortAddresses: [192.168.0.0/16]"), &manifests);
     is_told(ranges.lab, at(node_addresses(Family::V4)[1]), "edge", 1);
     nobody_tells(ranges.lab, at(node_addresses(Family::V4)[0]));
     is_told(ranges.lab, at(node_addresses(Family::V6)[1]), "edge", 1);
@@ -233,13 +236,13 @@ fn follows_addresses(stage: &mut Stage<'_>) {
 #[test]
 fn a_foreign_listener_is_outlived_and_harms_one_service_only() {
     let mut stage = stage(&Manifests::new());
-    let node = stage.lab.host(Place::Node);
+    let node = stage.lab.host(LabMachine::Node);
     let at = at_node_port(Family::V4, PORT);
     let foreign = node.run(move || TcpListener::bind(at)).expect("nobody has the port");
     stage.set(
         &Manifests::new()
-            .with(edge("edge", 60, PORT), &[Place::PodA])
-            .with(edge("other", 61, PORT + 1), &[Place::PodA, Place::PodB]),
+            .with(edge("edge", 60, PORT), &[LabMachine::PodA])
+            .with(edge("other", 61, PORT + 1), &[LabMachine::PodA, LabMachine::PodB]),
     );
     is_told(stage.lab, at_node_port(Family::V6, PORT), "edge", 1);
     is_told(stage.lab, at_node_port(Family::V4, PORT + 1), "other", 2);
@@ -260,9 +263,9 @@ fn a_foreign_listener_is_outlived_and_harms_one_service_only() {
 #[test]
 fn an_unhealthy_proxy_is_not_for_load_balancers() {
     let service = edge("edge", 60, PORT);
-    let manifests = |places: &[Place]| Manifests::new().with(service.clone(), places);
-    let config = Config::with("nftables: {minSyncPeriod: 1ms, syncPeriod: 1s}");
-    let mut stage = stage_with(&config, &manifests(&[Place::PodA]));
+    let manifests = |places: &[LabMachine]| Manifests::new().with(service.clone(), places);
+    let config = ProxyConfig::with("nftables: {minSyncPeriod: 1ms, syncPeriod: 1s}");
+    let mut stage = stage_with(&config, &manifests(&[LabMachine::PodA]));
     let node = stage.node();
     is_told(stage.lab, at_node_port(Family::V4, PORT), "edge", 1);
     // A table that belongs to another process can't be touched by anybody else.
@@ -274,7 +277,7 @@ fn an_unhealthy_proxy_is_not_for_load_balancers() {
     std::io::Write::write_all(&mut input, take).expect("feeding nft");
     std::io::Write::flush(&mut input).expect("feeding nft");
     until("the table is another's", SOON, || ferry_lab::nft::list(node).contains("flags owner"));
-    stage.replace(&manifests(&[Place::PodA, Place::PodB]));
+    stage.replace(&manifests(&[LabMachine::PodA, LabMachine::PodB]));
     // IPv4 works and counts, but the proxy as a whole is judged; IPv6 has what was in force.
     for (family, count) in Family::ALL.into_iter().zip([2, 1]) {
         let wanted = Some(told("edge", count, false));
@@ -293,23 +296,24 @@ fn limited<'a>(lab: &'a Lab, name: &str, soft: u32, hard: u32, manifests: &Manif
     let folder = folder(name);
     // The folder of a stage is emptied.
     let script = folder.with_extension("sh");
-    Directory::new(&folder);
+    ManifestDirectory::new(&folder);
     let text = format!("#!/bin/sh\nulimit -Sn {soft} && ulimit -Hn {hard} && exec {EXECUTABLE} \"$@\"\n");
     std::fs::write(&script, text).expect("writing a script");
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("making it executable");
     let script: &'static str = Box::leak(script.display().to_string().into_boxed_str());
-    Stage::new(lab, script, &folder, Config::default(), manifests)
+    Stage::new(lab, script, &folder, ProxyConfig::default(), manifests)
 }
 
 #[test]
 fn a_thousand_services_are_answered() {
     const SERVICES: u16 = 1000;
     let service = |number: u16| {
-        let service = Service::new(&format!("edge-{number}"), 1000 + number);
+        let service = TestService::new(&format!("edge-{number}"), 1000 + number);
         service.load_balancer(u8::try_from(number % 200).expect("small")).port(2000 + number).external_local()
     };
-    let with = |change: fn(Service, u16) -> Service| {
-        (0..SERVICES).fold(Manifests::new(), |all, number| all.with(change(service(number), number), &[Place::PodA]))
+    let with = |change: fn(TestService, u16) -> TestService| {
+        (0..SERVICES)
+            .fold(Manifests::new(), |all, number| all.with(change(service(number), number), &[LabMachine::PodA]))
     };
     let _turn = alone();
     let lab = Lab::new();
@@ -336,8 +340,8 @@ fn a_thousand_services_are_answered() {
 
 fn many(services: u16) -> Manifests {
     (0..services).fold(Manifests::new(), |all, number| {
-        let service = Service::new(&format!("edge-{number}"), 1000 + number).load_balancer(60).port(2000 + number);
-        all.with(service.external_local().health_check(20000 + number), &[Place::PodA])
+        let service = TestService::new(&format!("edge-{number}"), 1000 + number).load_balancer(60).port(2000 + number);
+        all.with(service.external_local().health_check(20000 + number), &[LabMachine::PodA])
     })
 }
 

@@ -4,17 +4,17 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use ferry_lab::iptables::{self, Backend, HINT, Rules};
+use ferry_lab::iptables::{self, Backend, HINT, IptablesRules};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::{until, within};
 use ferry_lab::probe::{Echo, Held};
-use ferry_lab::proxy::Config;
-use ferry_lab::{Checks, Family, Host, Lab, Manifests, Place, Service, Source, Stage};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::{Checks, Family, Host, Lab, LabMachine, Manifests, SeenSource, Stage, TestService};
 use socket2::{Domain, Socket, Type};
 
 use crate::support::{EXECUTABLE, alone, folder};
 
-const ALL_PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
+const ALL_PODS: [LabMachine; 3] = [LabMachine::PodA, LabMachine::PodB, LabMachine::Far];
 const ALL_ENDPOINTS: [&str; 3] = ["pod-a:8080", "pod-b:8080", "far:8080"];
 const REPAIRS: &str = "kubeproxy_engine_repairs_total";
 const RUNS: &str = "kubeproxy_engine_tool_runs_total";
@@ -26,24 +26,24 @@ const METRICS: u16 = 10249;
 
 fn manifests() -> Manifests {
     Manifests::new()
-        .with(Service::new("web", 80).node_port(30080), &ALL_PODS)
-        .with(Service::new("edge", 81).external_ip(81).external_local(), &ALL_PODS)
+        .with(TestService::new("web", 80).node_port(30080), &ALL_PODS)
+        .with(TestService::new("edge", 81).external_ip(81).external_local(), &ALL_PODS)
         .with(
-            Service::new("ranges", 82).load_balancer(182).source_ranges(&["203.0.113.0/24", "fd00:cc::/64"]),
-            &[Place::PodA],
+            TestService::new("ranges", 82).load_balancer(182).source_ranges(&["203.0.113.0/24", "fd00:cc::/64"]),
+            &[LabMachine::PodA],
         )
-        .with(Service::new("sticky", 83).affinity(600), &ALL_PODS)
-        .without_endpoints(Service::new("empty", 84).node_port(30084).external_ip(84))
+        .with(TestService::new("sticky", 83).affinity(600), &ALL_PODS)
+        .without_endpoints(TestService::new("empty", 84).node_port(30084).external_ip(84))
 }
 
 /// Starts a proxy beside a kubelet with this variant.
 fn beside<'a>(lab: &'a Lab, backend: Backend, name: &str, more: &str) -> Stage<'a> {
-    iptables::hint(lab.host(Place::Node), backend);
+    iptables::hint(lab.host(LabMachine::Node), backend);
     start(lab, &format!("iptables-{name}-{}", backend.name()), more)
 }
 
 fn start<'a>(lab: &'a Lab, name: &str, more: &str) -> Stage<'a> {
-    let config = Config { more: more.to_owned(), ..Config::iptables() };
+    let config = ProxyConfig { more: more.to_owned(), ..ProxyConfig::iptables() };
     let mut stage = Stage::new(lab, EXECUTABLE, &folder(name), config, &manifests());
     stage.proxy.wait_until_synced(&Family::ALL);
     stage
@@ -51,11 +51,11 @@ fn start<'a>(lab: &'a Lab, name: &str, more: &str) -> Stage<'a> {
 
 /// The variants with rules of a proxy.
 fn variants(node: &Host) -> Vec<Backend> {
-    Backend::ALL.into_iter().filter(|backend| !Rules::of(node, *backend).of_proxy().is_empty()).collect()
+    Backend::ALL.into_iter().filter(|backend| !IptablesRules::of(node, *backend).of_proxy().is_empty()).collect()
 }
 
 fn rules_of(node: &Host, backend: Backend, family: Family, table: &str, chain: &str) -> String {
-    Rules::of(node, backend).rules(family, table, chain).join("\n")
+    IptablesRules::of(node, backend).rules(family, table, chain).join("\n")
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn without_a_hint_the_canary_decides() {
     for backend in Backend::ALL {
         let lab = Lab::new();
         for family in Family::ALL {
-            iptables::run(lab.host(Place::Node), backend, family, "-t mangle -N KUBE-KUBELET-CANARY");
+            iptables::run(lab.host(LabMachine::Node), backend, family, "-t mangle -N KUBE-KUBELET-CANARY");
         }
         let stage = start(&lab, &format!("iptables-canary-{}", backend.name()), "");
         assert_eq!(variants(stage.node()), [backend], "{}", stage.proxy.log());
@@ -88,7 +88,7 @@ fn without_a_kubelet_rules_decide() {
     let _turn = alone();
     for backend in Backend::ALL {
         let lab = Lab::new();
-        let node = lab.host(Place::Node);
+        let node = lab.host(LabMachine::Node);
         for address in ["192.0.2.77", "192.0.2.78", "192.0.2.79"] {
             iptables::run(node, backend, Family::V4, &format!("-A INPUT -s {address} -j DROP"));
         }
@@ -101,7 +101,7 @@ fn without_a_kubelet_rules_decide() {
 fn rules_in_both_variants_are_warned_of() {
     let _turn = alone();
     let lab = Lab::new();
-    let node = lab.host(Place::Node);
+    let node = lab.host(LabMachine::Node);
     for (backend, number) in [(Backend::Nft, 1), (Backend::Legacy, 3)] {
         for last in 0..number {
             iptables::run(node, backend, Family::V4, &format!("-A INPUT -s 192.0.2.{last} -j DROP"));
@@ -120,9 +120,9 @@ fn damage_is_mended_and_counted() {
     for backend in Backend::ALL {
         let lab = Lab::new();
         let mut stage = beside(&lab, backend, "damage", "");
-        let node = lab.host(Place::Node);
+        let node = lab.host(LabMachine::Node);
         // An engine that reads between two of the commands repairs one Service before the others.
-        let rules = || Rules::of(node, backend).sorted_dispatch();
+        let rules = || IptablesRules::of(node, backend).sorted_dispatch();
         let intact = rules();
         let mut checks = Checks::new();
         let mut worst = (Duration::ZERO, "");
@@ -134,7 +134,7 @@ fn damage_is_mended_and_counted() {
                 for command in &commands {
                     iptables::run(node, backend, family, command);
                 }
-                let (begun, mut now) = (Instant::now(), Rules::default());
+                let (begun, mut now) = (Instant::now(), IptablesRules::default());
                 let mended = within(LIMIT, || {
                     now = rules();
                     now == intact
@@ -155,7 +155,7 @@ fn damage_is_mended_and_counted() {
 }
 
 /// Foreign changes of a family's rules: description, and arguments of the tool.
-fn damages(intact: &Rules, family: Family) -> Vec<(&'static str, Vec<String>)> {
+fn damages(intact: &IptablesRules, family: Family) -> Vec<(&'static str, Vec<String>)> {
     let chain = |class: &str| {
         let mut names = intact.names(family, "nat").filter(|name| name.starts_with(class));
         names.next().expect("a chain of this class").to_owned()
@@ -184,18 +184,18 @@ fn connections_survive_a_flush_and_new_ones_are_served_again() {
     let _turn = alone();
     for backend in Backend::ALL {
         let lab = Lab::new();
-        let node = lab.host(Place::Node);
+        let node = lab.host(LabMachine::Node);
         let mut stage = beside(&lab, backend, "flush", "");
-        let at = Family::ALL.map(|family| SocketAddr::new(Place::Far.address(family), 7777));
-        let _echo = Echo::start(lab.host(Place::Far), &at);
-        let held = Service::new("held", 85).node_port(30085).external_ip(85);
-        let endpoints = held.endpoints(7777, &[Place::Far]);
+        let at = Family::ALL.map(|family| SocketAddr::new(LabMachine::Far.address(family), 7777));
+        let _echo = Echo::start(lab.host(LabMachine::Far), &at);
+        let held = TestService::new("held", 85).node_port(30085).external_ip(85);
+        let endpoints = held.endpoints(7777, &[LabMachine::Far]);
         stage.set(&manifests().with_endpoints(held, endpoints));
         // without any user the kernel gives up tracking connections, and translating them; on a node there are others
         let track = "chain tracked { type filter hook forward priority -300; ct state established counter; }";
         ferry_lab::nft::load(node, &format!("table inet stranger {{\n{track}\n}}\n"));
         let to = Family::ALL.map(|family| [at_node_port(family, 30085), at_external_ip(family, 85)]).concat();
-        let held = Held::open(lab.host(Place::Client), &to, 4);
+        let held = Held::open(lab.host(LabMachine::Client), &to, 4);
         for family in Family::ALL {
             for table in TABLES {
                 iptables::run(node, backend, family, &format!("-t {table} -F"));
@@ -203,7 +203,7 @@ fn connections_survive_a_flush_and_new_ones_are_served_again() {
         }
         let begun = Instant::now();
         for family in Family::ALL {
-            let client = lab.from(Place::Client).patience(Duration::from_millis(50));
+            let client = lab.from(LabMachine::Client).patience(Duration::from_millis(50));
             until("a service answers again", LIMIT * 2, || client.tcp(at_cluster_ip(family, 80), 1).all_answered());
         }
         println!("{}: flushed, served again in both families after {:?}", backend.name(), begun.elapsed());
@@ -219,8 +219,8 @@ fn a_restart_writes_nothing() {
     for backend in Backend::ALL {
         let lab = Lab::new();
         let mut stage = beside(&lab, backend, "restart", "");
-        let node = lab.host(Place::Node);
-        let (before, generation) = (Rules::of(node, backend), ferry_lab::nft::generation(node));
+        let node = lab.host(LabMachine::Node);
+        let (before, generation) = (IptablesRules::of(node, backend), ferry_lab::nft::generation(node));
         for _ in 0..2 {
             stage.restart();
             // what it might do a moment later counts too
@@ -229,7 +229,11 @@ fn a_restart_writes_nothing() {
             assert_eq!(ferry_lab::nft::generation(node), generation, "{}\n{log}", backend.name());
             let runs = stage.proxy.samples(RUNS, &[]).unwrap_or_else(|| panic!("no {RUNS}\n{log}"));
             assert!(runs.abs() < 0.5, "{}: {runs} runs of the tool\n{log}", backend.name());
-            assert!(Rules::of(node, backend) == before, "{}", before.difference(&Rules::of(node, backend)));
+            assert!(
+                IptablesRules::of(node, backend) == before,
+                "{}",
+                before.difference(&IptablesRules::of(node, backend))
+            );
         }
     }
 }
@@ -240,12 +244,12 @@ fn loopback_is_closed_to_the_network() {
     let _turn = alone();
     for backend in Backend::ALL {
         let lab = Lab::new();
-        let node = lab.host(Place::Node);
+        let node = lab.host(LabMachine::Node);
         let mut stage = beside(&lab, backend, "loopback", "");
         let setting = node.run(|| std::fs::read_to_string("/proc/sys/net/ipv4/conf/all/route_localnet"));
         assert_eq!(setting.expect("a setting").trim(), "1");
         // an attacker that sends packets to loopback over the wire
-        let attacker = lab.host(Place::Client);
+        let attacker = lab.host(LabMachine::Client);
         attacker.sysctl("net/ipv4/conf/all/route_localnet", "1");
         attacker.sysctl("net/ipv4/conf/all/rp_filter", "0");
         attacker.sh("ip", &["addr", "del", "127.0.0.1/8", "dev", "lo"]);
@@ -275,7 +279,7 @@ fn loopback_is_closed_to_the_network() {
 
 /// True if a handshake is answered, by the process or by its kernel.
 fn connects_to(host: &Host, at: SocketAddr) -> bool {
-    let source = SocketAddr::new(Place::Client.address(Family::V4), 0);
+    let source = SocketAddr::new(LabMachine::Client.address(Family::V4), 0);
     host.run(move || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         socket.bind(&source.into()).expect("an address of its own");
@@ -289,25 +293,26 @@ fn loopback_serves_node_ports_where_it_may() {
     let lab = Lab::new();
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let setting = || {
-        let text = lab.host(Place::Node).run(|| std::fs::read_to_string("/proc/sys/net/ipv4/conf/all/route_localnet"));
+        let text =
+            lab.host(LabMachine::Node).run(|| std::fs::read_to_string("/proc/sys/net/ipv4/conf/all/route_localnet"));
         text.expect("a setting").trim().to_owned()
     };
     let mut checks = Checks::new();
     let stage = start(&lab, "iptables-no-localhost", "iptables: {localhostNodePorts: false, minSyncPeriod: 1ms}");
-    checks.refused("switched off", &lab.from(Place::Node).tcp(at(30080), 2));
+    checks.refused("switched off", &lab.from(LabMachine::Node).tcp(at(30080), 2));
     checks.that(setting() == "0", || "switched off, but route_localnet is on".to_owned());
     let firewall = rules_of(stage.node(), Backend::Nft, Family::V4, "filter", "KUBE-FIREWALL");
     checks.that(firewall.is_empty(), || format!("switched off, but there is a guard: {firewall}"));
     drop(stage);
     let mut stage = start(&lab, "iptables-localhost", "");
-    let tally = lab.from(Place::Node).tcp(at(30080), 40);
-    checks.served("switched on", &tally, &ALL_ENDPOINTS, Source::Masqueraded);
+    let tally = lab.from(LabMachine::Node).tcp(at(30080), 40);
+    checks.served("switched on", &tally, &ALL_ENDPOINTS, SeenSource::Masqueraded);
     checks.that(setting() == "1", || "switched on, but route_localnet is off".to_owned());
     stage.proxy.wait_for("packets to loopback are counted", |proxy| {
         proxy.metric("kubeproxy_iptables_localhost_nodeports_accepted_packets_total", &[]) >= 40.0
     });
     let v6 = SocketAddr::new(IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]), 30080);
-    checks.refused("IPv6", &lab.from(Place::Node).tcp(v6, 2));
+    checks.refused("IPv6", &lab.from(LabMachine::Node).tcp(v6, 2));
 }
 
 #[test]
@@ -318,8 +323,8 @@ fn invalid_packets_are_dropped_and_counted() {
         let mut stage = beside(&lab, backend, "invalid", "");
         let dropped = "kubeproxy_iptables_ct_state_invalid_dropped_packets_total";
         let before = stage.proxy.metric(dropped, &[]);
-        let to = SocketAddr::new(Place::PodA.address(Family::V4), 0);
-        lab.host(Place::Client).run(move || {
+        let to = SocketAddr::new(LabMachine::PodA.address(Family::V4), 0);
+        lab.host(LabMachine::Client).run(move || {
             let socket = Socket::new(Domain::IPV4, Type::RAW, Some(socket2::Protocol::TCP)).expect("a raw socket");
             // a segment with the wrong checksum is part of no connection
             let mut segment = [0; 20];
@@ -348,9 +353,9 @@ fn the_mark_is_what_the_configuration_says() {
         }
         let forward = rules("filter", "KUBE-FORWARD");
         checks.that(forward.contains("--mark 0x80/0x80 -j ACCEPT"), || format!("{family}: {forward}"));
-        for from in [Place::PodB, Place::Node, Place::Client] {
+        for from in [LabMachine::PodB, LabMachine::Node, LabMachine::Client] {
             let tally = lab.from(from).tcp(at_cluster_ip(family, 80), 40);
-            checks.served(&format!("{family} from {from:?}"), &tally, &ALL_ENDPOINTS, Source::Masqueraded);
+            checks.served(&format!("{family} from {from:?}"), &tally, &ALL_ENDPOINTS, SeenSource::Masqueraded);
         }
     }
 }
@@ -360,7 +365,7 @@ fn what_a_kubelet_has_stays() {
     let _turn = alone();
     for backend in Backend::ALL {
         let lab = Lab::new();
-        let node = lab.host(Place::Node);
+        let node = lab.host(LabMachine::Node);
         let rule = "-s 192.0.2.99/32 -m comment --comment \"of the kubelet\" -j DROP";
         let text =
             format!("*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\n-A KUBE-FIREWALL {rule}\nCOMMIT\n");
@@ -373,7 +378,7 @@ fn what_a_kubelet_has_stays() {
             crate::support::run_to_end(&lab, &format!("iptables-kubelet-cleanup-{}", backend.name()), &["--cleanup"]);
         assert!(status.success(), "{log}");
         assert!(firewall().contains(rule), "{}, after clean-up: {}", backend.name(), firewall());
-        let left = Rules::of(node, backend);
+        let left = IptablesRules::of(node, backend);
         assert!(left.of_proxy().is_empty(), "{}: left: {:?}", backend.name(), left.of_proxy());
         assert!(
             left.names(Family::V4, "mangle").any(|name| name == HINT),
@@ -421,13 +426,13 @@ fn what_is_left_of_thousands_of_services_is_cleaned_up() {
     let _turn = alone();
     for backend in Backend::ALL {
         let lab = Lab::new();
-        let node = lab.host(Place::Node);
+        let node = lab.host(LabMachine::Node);
         iptables::restore(node, backend, Family::V4, &many());
         let begun = Instant::now();
         let folder = format!("iptables-many-{}", backend.name());
         let (status, log) = crate::support::run_to_end(&lab, &folder, &["--cleanup"]);
         println!("{}: {MANY} services cleaned up in {:?}: {status}", backend.name(), begun.elapsed());
-        let left = Rules::of(node, backend).of_proxy();
+        let left = IptablesRules::of(node, backend).of_proxy();
         // a foreign rule jumps to it
         let expected = ["IPv4 nat HOSTPORT: -j KUBE-MARK-MASQ", "chain IPv4 nat KUBE-MARK-MASQ"];
         assert!(

@@ -11,20 +11,20 @@ use ferry_lab::lab::NODE_NAME;
 use ferry_lab::nft::{self, Ruleset};
 use ferry_lab::objects::{at_cluster_ip, at_node_port};
 use ferry_lab::patience::until;
-use ferry_lab::proxy::{Config, IPTABLES, NFTABLES};
-use ferry_lab::stage::Directory;
-use ferry_lab::{Checks, Family, Lab, Manifests, Place, Proxy, Service, Source};
+use ferry_lab::proxy::{IPTABLES, NFTABLES, ProxyConfig};
+use ferry_lab::stage::ManifestDirectory;
+use ferry_lab::{Checks, Family, Lab, LabMachine, Manifests, ProxyProcess, SeenSource, TestService};
 
 use crate::support::{EXECUTABLE, alone, folder, stage};
 
-const ALL_PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
+const ALL_PODS: [LabMachine; 3] = [LabMachine::PodA, LabMachine::PodB, LabMachine::Far];
 const ALL_ENDPOINTS: [&str; 3] = ["pod-a:8080", "pod-b:8080", "far:8080"];
 const OFTEN: usize = 40;
 
 fn manifests() -> Manifests {
-    let mut manifests = Manifests::new().with(Service::new("web", 80).node_port(30080), &ALL_PODS);
+    let mut manifests = Manifests::new().with(TestService::new("web", 80).node_port(30080), &ALL_PODS);
     for number in 0..200 {
-        manifests = manifests.with(Service::new(&format!("other-{number}"), 500 + number), &ALL_PODS);
+        manifests = manifests.with(TestService::new(&format!("other-{number}"), 500 + number), &ALL_PODS);
     }
     manifests
 }
@@ -74,13 +74,13 @@ fn a_busy_neighbour_costs_little() {
 fn without_ipv6_the_other_family_is_served() {
     let _turn = alone();
     let lab = Lab::new();
-    let node = lab.host(Place::Node);
+    let node = lab.host(LabMachine::Node);
     for key in ["all", "default", "lo", "vpoda", "vpodb", "vfar", "vcli"] {
         node.sysctl(&format!("net/ipv6/conf/{key}/disable_ipv6"), "1");
     }
-    let mut directory = Directory::new(&folder("no-ipv6"));
+    let mut directory = ManifestDirectory::new(&folder("no-ipv6"));
     directory.write(&manifests());
-    let mut proxy = directory.start(node, EXECUTABLE, &Config::default());
+    let mut proxy = directory.start(node, EXECUTABLE, &ProxyConfig::default());
     serves(&lab, &mut proxy, &directory);
     proxy.wait_until_healthy();
 }
@@ -89,7 +89,7 @@ fn without_ipv6_the_other_family_is_served() {
 fn a_family_that_fails_leaves_the_other_serving() {
     let _turn = alone();
     let lab = Lab::new();
-    let node = lab.host(Place::Node);
+    let node = lab.host(LabMachine::Node);
     // a table that belongs to another process can't be touched by anybody else
     let mut owner = node.spawn("nft", &["-i".to_owned()], |command| {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -99,9 +99,9 @@ fn a_family_that_fails_leaves_the_other_serving() {
     input.flush().expect("feeding nft");
     until("the table is there", Duration::from_secs(5), || nft::list(node).contains("ip6 kube-proxy"));
 
-    let mut directory = Directory::new(&folder("one-family"));
+    let mut directory = ManifestDirectory::new(&folder("one-family"));
     directory.write(&manifests());
-    let mut proxy = directory.start(node, EXECUTABLE, &Config::default());
+    let mut proxy = directory.start(node, EXECUTABLE, &ProxyConfig::default());
     serves(&lab, &mut proxy, &directory);
     assert!(Ruleset::of(node).names("ip6 kube-proxy").next().is_none(), "the owner's table isn't empty");
 
@@ -109,21 +109,21 @@ fn a_family_that_fails_leaves_the_other_serving() {
     drop(input);
     owner.wait().expect("waiting for nft");
     let at = directory.marker(Family::V6);
-    let client = lab.from(Place::Node).patience(Duration::from_millis(100));
+    let client = lab.from(LabMachine::Node).patience(Duration::from_millis(100));
     let elapsed = until("the other family is served", Duration::from_secs(70), || client.tcp(at, 1).all_answered());
     println!("a family that failed is served {elapsed:?} after its obstacle is gone");
 }
 
 /// Waits until IPv4 is served, and checks that it is.
-fn serves(lab: &Lab, proxy: &mut Proxy<'_>, directory: &Directory) {
+fn serves(lab: &Lab, proxy: &mut ProxyProcess<'_>, directory: &ManifestDirectory) {
     let at = directory.marker(Family::V4);
-    let client = lab.from(Place::Node).patience(Duration::from_millis(100));
+    let client = lab.from(LabMachine::Node).patience(Duration::from_millis(100));
     proxy.wait_for("manifests in force", |_| client.tcp(at, 1).all_answered());
     let mut checks = Checks::new();
-    for from in [Place::PodB, Place::Node, Place::Client] {
+    for from in [LabMachine::PodB, LabMachine::Node, LabMachine::Client] {
         for at in [at_cluster_ip(Family::V4, 80), at_node_port(Family::V4, 30080)] {
             let tally = lab.from(from).tcp(at, OFTEN);
-            checks.served(&format!("{at} from {from:?}"), &tally, &ALL_ENDPOINTS, Source::Any);
+            checks.served(&format!("{at} from {from:?}"), &tally, &ALL_ENDPOINTS, SeenSource::Any);
         }
     }
 }
@@ -133,19 +133,19 @@ fn with_net_admin_alone_connections_are_served() {
     let _turn = alone();
     for mode in [NFTABLES, IPTABLES] {
         let lab = Lab::new();
-        let node = lab.host(Place::Node);
+        let node = lab.host(LabMachine::Node);
         let name = format!("net-admin-alone-{mode}");
-        let mut directory = Directory::new(&folder(&name));
+        let mut directory = ManifestDirectory::new(&folder(&name));
         directory.write(&manifests());
         let config = folder(&name).join("config.yaml");
-        Config { mode, ..Config::default() }.write(&config);
+        ProxyConfig { mode, ..ProxyConfig::default() }.write(&config);
         let (config, objects) = (config.display().to_string(), directory.manifests().display().to_string());
         let only = "-all,+net_admin";
         let (bounding, inheritable) = (format!("--bounding-set={only}"), format!("--inh-caps={only}"));
         let confined = [&bounding, &inheritable, "--no-new-privs", "--", EXECUTABLE];
         let arguments = ["--config", &config, "--manifests", &objects];
         let arguments = [&confined[..], &arguments].concat();
-        let mut proxy = Proxy::start_by(node, "setpriv", &folder(&name), &arguments);
+        let mut proxy = ProxyProcess::start_by(node, "setpriv", &folder(&name), &arguments);
         serves(&lab, &mut proxy, &directory);
     }
 }
@@ -154,19 +154,20 @@ fn with_net_admin_alone_connections_are_served() {
 fn in_a_process_namespace_it_knows_its_own_commits() {
     let _turn = alone();
     let lab = Lab::new();
-    let node = lab.host(Place::Node);
-    let mut directory = Directory::new(&folder("pid-namespace"));
+    let node = lab.host(LabMachine::Node);
+    let mut directory = ManifestDirectory::new(&folder("pid-namespace"));
     directory.write(&manifests());
     let config = folder("pid-namespace").join("config.yaml");
-    Config::default().write(&config);
+    ProxyConfig::default().write(&config);
     let (config, objects) = (config.display().to_string(), directory.manifests().display().to_string());
     let arguments =
         ["--pid", "--fork", "--kill-child", EXECUTABLE, "--config", &config, "--manifests", &objects, "-v=2"];
-    let mut proxy = Proxy::start_by(node, "unshare", &folder("pid-namespace"), &arguments);
+    let mut proxy = ProxyProcess::start_by(node, "unshare", &folder("pid-namespace"), &arguments);
     for number in 0..5 {
-        directory.write(&manifests().with(Service::new("more", 90 + number), &ALL_PODS));
+        directory.write(&manifests().with(TestService::new("more", 90 + number), &ALL_PODS));
         for family in Family::ALL {
-            let (at, client) = (directory.marker(family), lab.from(Place::Node).patience(Duration::from_millis(100)));
+            let (at, client) =
+                (directory.marker(family), lab.from(LabMachine::Node).patience(Duration::from_millis(100)));
             proxy.wait_for("manifests in force", |_| client.tcp(at, 1).all_answered());
         }
     }

@@ -1,18 +1,18 @@
 //! `kube-proxy plan`: nothing after a run, what is missing after damage, and how much of upstream's rules is equal.
 
-use ferry_lab::iptables::{self, Backend, Rules};
+use ferry_lab::iptables::{self, Backend, IptablesRules};
 use ferry_lab::nft;
-use ferry_lab::proxy::Config;
-use ferry_lab::{Family, Lab, Manifests, Place, Service, Stage};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::{Family, Lab, LabMachine, Manifests, Stage, TestService};
 
 use crate::support::{EXECUTABLE, alone, folder, inspect};
 
 fn manifests() -> Manifests {
-    let all = [Place::PodA, Place::PodB, Place::Far];
+    let all = [LabMachine::PodA, LabMachine::PodB, LabMachine::Far];
     Manifests::new()
-        .with(Service::new("web", 65).node_port(30065), &all)
-        .with(Service::new("edge", 66).external_ip(66).external_local(), &all)
-        .with(Service::new("ranges", 67).load_balancer(167).source_ranges(&["203.0.113.0/24"]), &[Place::PodA])
+        .with(TestService::new("web", 65).node_port(30065), &all)
+        .with(TestService::new("edge", 66).external_ip(66).external_local(), &all)
+        .with(TestService::new("ranges", 67).load_balancer(167).source_ranges(&["203.0.113.0/24"]), &[LabMachine::PodA])
 }
 
 #[track_caller]
@@ -31,7 +31,7 @@ fn assert_nothing(stage: &Stage<'_>) {
 fn nothing_is_planned_after_a_run_in_mode_nftables_and_damage_is() {
     let _turn = alone();
     let lab = Lab::new();
-    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("plan-nft"), Config::default(), &manifests());
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("plan-nft"), ProxyConfig::default(), &manifests());
     assert_nothing(&stage);
     stage.kill();
     assert_nothing(&stage);
@@ -54,11 +54,11 @@ fn nothing_is_planned_after_a_run_in_mode_nftables_and_damage_is() {
 fn rules_of_another_run_are_compared_in_mode_iptables() {
     let _turn = alone();
     let lab = Lab::new();
-    iptables::hint(lab.host(Place::Node), Backend::Nft);
-    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("plan-iptables"), Config::iptables(), &manifests());
+    iptables::hint(lab.host(LabMachine::Node), Backend::Nft);
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("plan-iptables"), ProxyConfig::iptables(), &manifests());
     assert_nothing(&stage);
     stage.kill();
-    let before = Rules::of(stage.node(), Backend::Nft);
+    let before = IptablesRules::of(stage.node(), Backend::Nft);
     let web =
         before.names(Family::V4, "nat").find(|name| name.starts_with("KUBE-SEP-")).expect("an endpoint").to_owned();
     iptables::run(stage.node(), Backend::Nft, Family::V4, &format!("-t nat -F {web}"));

@@ -8,9 +8,9 @@ use ferry_lab::lab::node_addresses;
 use ferry_lab::objects::{at_cluster_ip, at_node_port};
 use ferry_lab::patience::slowly;
 use ferry_lab::probe::Hammer;
-use ferry_lab::proxy::{Config, IPTABLES, NFTABLES};
-use ferry_lab::stage::Directory;
-use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Proxy, Service, Stage};
+use ferry_lab::proxy::{IPTABLES, NFTABLES, ProxyConfig};
+use ferry_lab::stage::ManifestDirectory;
+use ferry_lab::{Family, Lab, LabMachine, Manifests, ProbeOutcome, Protocol, ProxyProcess, Stage, TestService};
 
 use crate::support::{EXECUTABLE, alone, folder, fresh};
 
@@ -35,15 +35,15 @@ const AT_BOTH: &str = "nodePortAddresses: [203.0.113.0/24, 192.168.9.0/24, \"fd0
 const AT_PRIMARY: &str = "nodePortAddresses: [203.0.113.0/24, \"fd00:cc::/64\"]";
 
 fn manifests() -> Manifests {
-    Manifests::new().with(Service::new("busy", 46).node_port(NODE_PORT), &[Place::PodA, Place::Far])
+    Manifests::new().with(TestService::new("busy", 46).node_port(NODE_PORT), &[LabMachine::PodA, LabMachine::Far])
 }
 
 fn hammers(lab: &Lab) -> Vec<Hammer> {
     let of = |family| {
         let client = |place| lab.from(place).patience(NO_RETRY);
         [
-            client(Place::PodB).hammer(Protocol::Tcp, at_cluster_ip(family, 46)),
-            client(Place::Client).hammer(Protocol::Tcp, at_node_port(family, NODE_PORT)),
+            client(LabMachine::PodB).hammer(Protocol::Tcp, at_cluster_ip(family, 46)),
+            client(LabMachine::Client).hammer(Protocol::Tcp, at_node_port(family, NODE_PORT)),
         ]
     };
     Family::ALL.into_iter().flat_map(of).collect()
@@ -51,7 +51,7 @@ fn hammers(lab: &Lab) -> Vec<Hammer> {
 
 fn assert_unharmed(what: &str, hammers: Vec<Hammer>) {
     let outcomes: Vec<_> = hammers.into_iter().flat_map(Hammer::stop).collect();
-    let is_answered = |outcome: &Outcome| matches!(outcome, Outcome::Answered(_));
+    let is_answered = |outcome: &ProbeOutcome| matches!(outcome, ProbeOutcome::Answered(_));
     let failed: Vec<_> = outcomes.iter().filter(|(_, outcome)| !is_answered(outcome)).collect();
     println!("{what}: {} connections, {} failed", outcomes.len(), failed.len());
     assert!(outcomes.len() > 100 && failed.is_empty(), "{failed:?}");
@@ -60,15 +60,15 @@ fn assert_unharmed(what: &str, hammers: Vec<Hammer>) {
 /// True if the node's primary address serves the node port, and its second one serves or refuses it as wanted.
 fn node_port_is_at_second_address(lab: &Lab, wanted: bool) -> bool {
     Family::ALL.into_iter().all(|family| {
-        let client = lab.from(Place::Client);
+        let client = lab.from(LabMachine::Client);
         let [first, second] = node_addresses(family).map(|address| client.tcp(SocketAddr::new(address, NODE_PORT), 3));
-        let as_wanted = if wanted { second.all_answered() } else { second.all(&Outcome::Refused) };
+        let as_wanted = if wanted { second.all_answered() } else { second.all(&ProbeOutcome::Refused) };
         first.all_answered() && as_wanted
     })
 }
 
 /// The number of runs so far.
-fn runs(proxy: &Proxy<'_>) -> usize {
+fn runs(proxy: &ProxyProcess<'_>) -> usize {
     proxy.log().matches("Starting kube-proxy").count()
 }
 
@@ -82,7 +82,7 @@ fn changes_of_mode_in_the_running_process_refuse_nothing() {
         let mode = if change % 2 == 0 { IPTABLES } else { NFTABLES };
         let (before, removed) =
             (runs(&stage.proxy), stage.proxy.log().matches("Removed rules of an earlier run").count());
-        stage.reconfigure(&Config { mode, ..Config::default() });
+        stage.reconfigure(&ProxyConfig { mode, ..ProxyConfig::default() });
         stage.proxy.wait_for("a run in the new mode", |proxy| {
             runs(proxy) > before && proxy.log().matches("Removed rules of an earlier run").count() >= removed + 2
         });
@@ -93,12 +93,12 @@ fn changes_of_mode_in_the_running_process_refuse_nothing() {
 }
 
 /// A configuration that is invalid, or differs from all others. Those with a longer pause change the rules each time.
-fn swapped(swap: usize) -> Config {
+fn swapped(swap: usize) -> ProxyConfig {
     if swap % 5 == 3 {
-        return Config::with("mode: [");
+        return ProxyConfig::with("mode: [");
     }
     let addresses = if swap.is_multiple_of(2) { AT_BOTH } else { AT_PRIMARY };
-    Config::with(&format!("configSyncPeriod: {}s\n{addresses}", 900 + swap))
+    ProxyConfig::with(&format!("configSyncPeriod: {}s\n{addresses}", 900 + swap))
 }
 
 /// Waits after a swap: after every fifth until a run has started, after the others for a time.
@@ -135,7 +135,7 @@ fn swapped_configurations_fail_no_connection_and_the_last_one_runs() {
         stage.reconfigure(&swapped(swap));
         pause_after(swap, &mut stage, seen);
     }
-    stage.reconfigure(&Config::with(&format!("configSyncPeriod: 777s\n{AT_BOTH}")));
+    stage.reconfigure(&ProxyConfig::with(&format!("configSyncPeriod: 777s\n{AT_BOTH}")));
     stage.proxy.wait_for("the last configuration", |proxy| proxy.log().contains("changed=\"configSyncPeriod: 12m57s"));
     stage.proxy.wait_until_synced(&Family::ALL);
     stage.proxy.wait_for("its node ports", |_| node_port_is_at_second_address(&lab, true));
@@ -149,8 +149,8 @@ fn swapped_configurations_fail_no_connection_and_the_last_one_runs() {
 /// A proxy over manifests without a flag for the verbosity, which would replace that of its file.
 struct Site<'a> {
     lab: &'a Lab,
-    proxy: Proxy<'a>,
-    directory: Directory,
+    proxy: ProxyProcess<'a>,
+    directory: ManifestDirectory,
 }
 
 /// A setting, and its effect in the running process. The rest of the configuration is the default.
@@ -240,20 +240,20 @@ const SETTINGS: &[Setting] = &[
 
 impl<'a> Site<'a> {
     fn new(lab: &'a Lab, name: &str) -> Self {
-        let mut directory = Directory::new(&folder(name));
+        let mut directory = ManifestDirectory::new(&folder(name));
         directory.write(&manifests());
-        directory.configure(&Config::default());
+        directory.configure(&ProxyConfig::default());
         let path = |path: &Path| path.display().to_string();
         let (file, objects) = (path(&folder(name).join("config.yaml")), path(&directory.manifests()));
         let arguments = ["--config", &file, "--manifests", &objects];
-        let proxy = Proxy::start_with(lab.host(Place::Node), EXECUTABLE, &folder(name), &arguments);
+        let proxy = ProxyProcess::start_with(lab.host(LabMachine::Node), EXECUTABLE, &folder(name), &arguments);
         let mut site = Self { lab, proxy, directory };
         site.wait();
         site
     }
 
     /// Replaces the configuration, and waits until a new run in the process has synced.
-    fn reconfigure(&mut self, what: &str, config: &Config) {
+    fn reconfigure(&mut self, what: &str, config: &ProxyConfig) {
         let before = runs(&self.proxy);
         self.directory.configure(config);
         self.proxy.wait_for(what, |proxy| runs(proxy) > before);
@@ -263,7 +263,7 @@ impl<'a> Site<'a> {
     /// Waits until the manifests written last are in force.
     fn wait(&mut self) {
         for at in Family::ALL.map(|family| self.directory.marker(family)) {
-            let client = self.lab.from(Place::Node).patience(slowly(Duration::from_millis(100)));
+            let client = self.lab.from(LabMachine::Node).patience(slowly(Duration::from_millis(100)));
             self.proxy.wait_for("manifests in force", |_| client.tcp(at, 1).all_answered());
         }
     }
@@ -281,8 +281,8 @@ impl<'a> Site<'a> {
     /// True if connections from a pod count as such of a pod of this node, or as those of others: an endpoint sees their sources.
     fn pods_are(&self, local: bool) -> bool {
         Family::ALL.into_iter().all(|family| {
-            let tally = self.lab.from(Place::PodB).tcp(at_cluster_ip(family, 46), 8);
-            let is_kept = |source| source == Place::PodB.address(family);
+            let tally = self.lab.from(LabMachine::PodB).tcp(at_cluster_ip(family, 46), 8);
+            let is_kept = |source| source == LabMachine::PodB.address(family);
             tally.all_answered() && tally.sources().into_iter().all(|source| is_kept(source) == local)
         })
     }
@@ -299,7 +299,7 @@ impl<'a> Site<'a> {
 }
 
 /// Sync passes of both families that are reported.
-fn passes(proxy: &Proxy<'_>) -> f64 {
+fn passes(proxy: &ProxyProcess<'_>) -> f64 {
     proxy.metric("kubeproxy_sync_proxy_rules_duration_seconds_count", &[])
 }
 
@@ -310,12 +310,12 @@ fn changed_settings_take_effect_in_the_running_process() {
     let hammers = hammers(&lab);
     for Setting { name, cluster_cidr, more, is_in_force } in SETTINGS {
         assert!(!is_in_force(&mut site), "{name} has its effect already\n{}", site.proxy.log());
-        let config = Config { cluster_cidr: Some((*cluster_cidr).to_owned()), ..Config::with(more) };
+        let config = ProxyConfig { cluster_cidr: Some((*cluster_cidr).to_owned()), ..ProxyConfig::with(more) };
         site.reconfigure(name, &config);
         assert!(is_in_force(&mut site), "{name} has no effect\n{}", site.proxy.log());
     }
     let period = format!("{NFTABLES}: {{minSyncPeriod: {}s}}", LONG_PERIOD.as_secs());
-    site.reconfigure("minSyncPeriod", &Config::with(&period));
+    site.reconfigure("minSyncPeriod", &ProxyConfig::with(&period));
     let begun = Instant::now();
     site.change();
     site.change();

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use ferry_lab::nft::{self, Ruleset};
 use ferry_lab::objects::at_cluster_ip;
 use ferry_lab::patience::{until, within};
-use ferry_lab::{Checks, Family, Host, Manifests, Place, Service, Source, Stage};
+use ferry_lab::{Checks, Family, Host, LabMachine, Manifests, SeenSource, Stage, TestService};
 
 use crate::support::stage;
 
-const ALL_PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
+const ALL_PODS: [LabMachine; 3] = [LabMachine::PodA, LabMachine::PodB, LabMachine::Far];
 /// Time limit of repairs.
 const LIMIT: Duration = Duration::from_secs(1);
 const TABLES: [(Family, &str); 2] = [(Family::V4, "ip kube-proxy"), (Family::V6, "ip6 kube-proxy")];
@@ -20,14 +20,14 @@ const REPAIRS: &str = "kubeproxy_engine_repairs_total";
 
 fn manifests() -> Manifests {
     Manifests::new()
-        .with(Service::new("web", 70).node_port(30070), &ALL_PODS)
-        .with(Service::new("edge", 71).external_ip(71).external_local(), &ALL_PODS)
+        .with(TestService::new("web", 70).node_port(30070), &ALL_PODS)
+        .with(TestService::new("edge", 71).external_ip(71).external_local(), &ALL_PODS)
         .with(
-            Service::new("ranges", 72).load_balancer(172).source_ranges(&["203.0.113.0/24", "fd00:cc::/64"]),
-            &[Place::PodA],
+            TestService::new("ranges", 72).load_balancer(172).source_ranges(&["203.0.113.0/24", "fd00:cc::/64"]),
+            &[LabMachine::PodA],
         )
-        .with(Service::new("sticky", 73).affinity(600), &ALL_PODS)
-        .without_endpoints(Service::new("empty", 74))
+        .with(TestService::new("sticky", 73).affinity(600), &ALL_PODS)
+        .without_endpoints(TestService::new("empty", 74))
 }
 
 /// The key of some element of a map or set.
@@ -135,7 +135,7 @@ fn traffic_is_back_within_a_second_after_a_flush() {
     nft::load(stage.node(), "flush ruleset");
     let start = Instant::now();
     for family in Family::ALL {
-        let client = stage.lab.from(Place::Client).patience(Duration::from_millis(50));
+        let client = stage.lab.from(LabMachine::Client).patience(Duration::from_millis(50));
         until("a service answers again", LIMIT, || client.tcp(at_cluster_ip(family, 70), 1).all_answered());
     }
     println!("flush ruleset: served again in both families after {:?}", start.elapsed());
@@ -176,8 +176,8 @@ fn a_second_writer_that_keeps_undoing_is_left_alone_and_named() {
     checks.that(named, || format!("{victim} isn't named in the log:\n{log}"));
     // the rest is served and mended as ever
     for family in Family::ALL {
-        let tally = stage.lab.from(Place::Client).tcp(at_cluster_ip(family, 70), 40);
-        checks.served(&format!("{family}"), &tally, &["pod-a:8080", "pod-b:8080", "far:8080"], Source::Masqueraded);
+        let tally = stage.lab.from(LabMachine::Client).tcp(at_cluster_ip(family, 70), 40);
+        checks.served(&format!("{family}"), &tally, &["pod-a:8080", "pod-b:8080", "far:8080"], SeenSource::Masqueraded);
     }
     restore(&mut stage);
 }

@@ -5,25 +5,28 @@ use std::time::{Duration, Instant};
 
 use ferry_lab::nft::{self, Ruleset};
 use ferry_lab::objects::{at_cluster_ip, at_node_port};
-use ferry_lab::proxy::Config;
-use ferry_lab::{Checks, Family, Host, Lab, Manifests, Place, Protocol, Service, Source, Stage};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::{Checks, Family, Host, Lab, LabMachine, Manifests, Protocol, SeenSource, Stage, TestService};
 
 use crate::support::{EXECUTABLE, alone, folder, fresh, run_to_end, stage};
 
-const ALL_PODS: [Place; 3] = [Place::PodA, Place::PodB, Place::Far];
+const ALL_PODS: [LabMachine; 3] = [LabMachine::PodA, LabMachine::PodB, LabMachine::Far];
 
 /// A service of each kind; the number determines the number of endpoints of some.
 fn assorted(number: usize) -> Manifests {
     let pods = ALL_PODS.get(..1 + number % 3).unwrap_or_default();
     let mut manifests = Manifests::new()
-        .with(Service::new("plain", 60).protocols(&Protocol::ALL).node_port(30060), pods)
-        .with(Service::new("edge", 61).node_port(30061).load_balancer(161).external_local(), &ALL_PODS)
-        .with(Service::new("inner", 62).internal_local(), pods)
-        .with(Service::new("sticky", 63).only(Family::V4).node_port(30063).affinity(600), pods)
-        .with(Service::new("ranges", 64).load_balancer(164).source_ranges(&["203.0.113.0/24", "fd00:cc::/64"]), pods)
-        .without_endpoints(Service::new("empty", 65).external_ip(65));
+        .with(TestService::new("plain", 60).protocols(&Protocol::ALL).node_port(30060), pods)
+        .with(TestService::new("edge", 61).node_port(30061).load_balancer(161).external_local(), &ALL_PODS)
+        .with(TestService::new("inner", 62).internal_local(), pods)
+        .with(TestService::new("sticky", 63).only(Family::V4).node_port(30063).affinity(600), pods)
+        .with(
+            TestService::new("ranges", 64).load_balancer(164).source_ranges(&["203.0.113.0/24", "fd00:cc::/64"]),
+            pods,
+        )
+        .without_endpoints(TestService::new("empty", 65).external_ip(65));
     for other in 0..number {
-        let service = Service::new(&format!("other-{other}"), 400 + u16::try_from(other).unwrap_or_default());
+        let service = TestService::new(&format!("other-{other}"), 400 + u16::try_from(other).unwrap_or_default());
         manifests = manifests.with(service, pods);
     }
     manifests
@@ -61,10 +64,10 @@ fn the_ruleset_lists_and_loads_back_elsewhere() {
 
 #[test]
 fn an_affinity_of_both_families_lists() {
-    let sticky = Service::new("sticky", 66).node_port(30066).affinity(600);
+    let sticky = TestService::new("sticky", 66).node_port(30066).affinity(600);
     let stage = stage(&Manifests::new().with(sticky, &ALL_PODS));
     for family in Family::ALL {
-        assert!(stage.lab.from(Place::Client).tcp(at_cluster_ip(family, 66), 3).all_answered());
+        assert!(stage.lab.from(LabMachine::Client).tcp(at_cluster_ip(family, 66), 3).all_answered());
     }
     for table in ["ip kube-proxy", "ip6 kube-proxy"] {
         let ruleset = Ruleset::parse(&stage.node().sh("nft", &["list", "ruleset"]));
@@ -83,8 +86,8 @@ fn a_terminated_proxy_leaves_its_rules_and_they_serve() {
     let mut checks = Checks::new();
     for family in Family::ALL {
         for at in [at_cluster_ip(family, 60), at_node_port(family, 30060)] {
-            let tally = stage.lab.from(Place::Client).tcp(at, 40);
-            checks.served(&format!("{at}"), &tally, &["pod-a:8080", "pod-b:8080", "far:8080"], Source::Masqueraded);
+            let tally = stage.lab.from(LabMachine::Client).tcp(at, 40);
+            checks.served(&format!("{at}"), &tally, &["pod-a:8080", "pod-b:8080", "far:8080"], SeenSource::Masqueraded);
         }
     }
 }
@@ -142,7 +145,8 @@ fn killed_at_any_moment_it_ends_in_the_right_state() {
 fn a_restart_over_other_objects_and_another_configuration_leaves_nothing_stale() {
     let mut stage = stage(&assorted(30));
     stage.kill();
-    let config = Config { cluster_cidr: Some("10.244.0.0/24,fd00:10:244::/80".to_owned()), ..Config::default() };
+    let config =
+        ProxyConfig { cluster_cidr: Some("10.244.0.0/24,fd00:10:244::/80".to_owned()), ..ProxyConfig::default() };
     let few = assorted(1);
     stage.reset(&config, &few);
     let here = settled(&stage).essence();

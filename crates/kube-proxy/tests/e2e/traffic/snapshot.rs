@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ferry_lab::api::{ApiServer, Authority, Identity, Options, Validity};
+use ferry_lab::api::{ApiServer, ApiServerOptions, Authority, Identity, Validity};
 use ferry_lab::objects::at_cluster_ip;
 use ferry_lab::patience::slowly;
 use ferry_lab::probe::Hammer;
-use ferry_lab::proxy::{Config, IPTABLES, IPVS, NFTABLES};
-use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Proxy, Service};
+use ferry_lab::proxy::{IPTABLES, IPVS, NFTABLES, ProxyConfig};
+use ferry_lab::{Family, Lab, LabMachine, Manifests, ProbeOutcome, Protocol, ProxyProcess, TestService};
 
 use crate::support::{EXECUTABLE, alone, folder};
 
@@ -52,9 +52,9 @@ impl Site {
     /// Starts the API server on a lab's node.
     fn serve(&self, lab: &Lab, manifests: &Manifests) -> ApiServer {
         let tls = Some(self.identity.clone());
-        let options = Options { tls, listen: SocketAddr::from(SERVER), ..Options::secure() };
+        let options = ApiServerOptions { tls, listen: SocketAddr::from(SERVER), ..ApiServerOptions::secure() };
         let text = manifests.to_string();
-        let server = lab.host(Place::Node).run(move || {
+        let server = lab.host(LabMachine::Node).run(move || {
             let server = ApiServer::start(options);
             server.put(&text);
             server
@@ -63,16 +63,21 @@ impl Site {
         server
     }
 
-    fn start<'a>(&self, lab: &'a Lab) -> Proxy<'a> {
+    fn start<'a>(&self, lab: &'a Lab) -> ProxyProcess<'a> {
         let path = |name: &str| self.folder.join(name).display().to_string();
         let more = format!(
             "clientConnection: {{kubeconfig: {}}}\n---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nsnapshot: {}\n",
             path("kubeconfig"),
             path("snapshot")
         );
-        let config = Config { mode: self.mode, more, ..Config::default() };
+        let config = ProxyConfig { mode: self.mode, more, ..ProxyConfig::default() };
         config.write(Path::new(&path("config.yaml")));
-        Proxy::start_with(lab.host(Place::Node), EXECUTABLE, &self.folder, &["--config", &path("config.yaml"), "-v=2"])
+        ProxyProcess::start_with(
+            lab.host(LabMachine::Node),
+            EXECUTABLE,
+            &self.folder,
+            &["--config", &path("config.yaml"), "-v=2"],
+        )
     }
 
     /// True if the snapshot has all of these texts.
@@ -82,19 +87,19 @@ impl Site {
 }
 
 fn of_earlier() -> Manifests {
-    let others = (0..OTHERS).map(|at| Service::new(&format!("other-{at}"), 1000 + at));
+    let others = (0..OTHERS).map(|at| TestService::new(&format!("other-{at}"), 1000 + at));
     others
-        .fold(Manifests::new(), |manifests, service| manifests.with(service, &[Place::Far]))
-        .with(Service::new("stays", 61), &[Place::PodA, Place::Far])
-        .with(Service::new("moves", 62), &[Place::PodA])
-        .with(Service::new("goes", 63), &[Place::PodA])
+        .fold(Manifests::new(), |manifests, service| manifests.with(service, &[LabMachine::Far]))
+        .with(TestService::new("stays", 61), &[LabMachine::PodA, LabMachine::Far])
+        .with(TestService::new("moves", 62), &[LabMachine::PodA])
+        .with(TestService::new("goes", 63), &[LabMachine::PodA])
 }
 
 fn changed() -> Manifests {
     Manifests::new()
-        .with(Service::new("stays", 61), &[Place::PodA, Place::Far])
-        .with(Service::new("moves", 62), &[Place::PodB])
-        .with(Service::new("comes", 64), &[Place::Far])
+        .with(TestService::new("stays", 61), &[LabMachine::PodA, LabMachine::Far])
+        .with(TestService::new("moves", 62), &[LabMachine::PodB])
+        .with(TestService::new("comes", 64), &[LabMachine::Far])
 }
 
 /// The endpoint that answers at the cluster IP of this number at once, if one does.
@@ -103,13 +108,13 @@ fn answer(lab: &Lab, family: Family, number: u16) -> Option<String> {
 }
 
 fn answer_within(patience: Duration, lab: &Lab, family: Family, number: u16) -> Option<String> {
-    let tally = lab.from(Place::Node).patience(slowly(patience)).tcp(at_cluster_ip(family, number), 1);
+    let tally = lab.from(LabMachine::Node).patience(slowly(patience)).tcp(at_cluster_ip(family, number), 1);
     tally.answers().next().map(|answer| answer.endpoint.clone())
 }
 
 /// The body of the health check, which must succeed.
 #[track_caller]
-fn health(proxy: &Proxy<'_>) -> String {
+fn health(proxy: &ProxyProcess<'_>) -> String {
     let text = proxy.get(HEALTHZ, "/healthz").unwrap_or_default();
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
     text
@@ -149,8 +154,9 @@ fn a_restart_of_the_machine_without_the_server(mode: &'static str) {
 }
 
 /// Changes made meanwhile come into force, and no connection to an unchanged Service fails.
-fn the_server_returns(site: &Site, lab: &Lab, proxy: &mut Proxy<'_>) {
-    let client = |family| lab.from(Place::PodB).patience(NO_RETRY).hammer(Protocol::Tcp, at_cluster_ip(family, 61));
+fn the_server_returns(site: &Site, lab: &Lab, proxy: &mut ProxyProcess<'_>) {
+    let client =
+        |family| lab.from(LabMachine::PodB).patience(NO_RETRY).hammer(Protocol::Tcp, at_cluster_ip(family, 61));
     let hammers = Family::ALL.map(client);
     let server = site.serve(lab, &changed());
     let begin = Instant::now();
@@ -165,7 +171,7 @@ fn the_server_returns(site: &Site, lab: &Lab, proxy: &mut Proxy<'_>) {
     let served = |server: &ApiServer| server.events().iter().any(|event| event["reason"] == "ServedFromSnapshot");
     proxy.wait_for("an Event", |_| served(&server));
     let outcomes: Vec<_> = hammers.into_iter().flat_map(Hammer::stop).collect();
-    let is_answered = |outcome: &Outcome| matches!(outcome, Outcome::Answered(_));
+    let is_answered = |outcome: &ProbeOutcome| matches!(outcome, ProbeOutcome::Answered(_));
     let failed: Vec<_> = outcomes.iter().filter(|(_, outcome)| !is_answered(outcome)).collect();
     println!("mode {}: {} connections to the unchanged service, {} failed", site.mode, outcomes.len(), failed.len());
     assert!(outcomes.len() > 100 && failed.is_empty(), "{failed:?}");
@@ -175,7 +181,7 @@ fn the_server_returns(site: &Site, lab: &Lab, proxy: &mut Proxy<'_>) {
 }
 
 /// Without the server again, the rules in the kernel are newer than an old snapshot, which must not replace them.
-fn a_restart_of_the_proxy_keeps_newer_rules(site: &Site, lab: &Lab, mut proxy: Proxy<'_>) {
+fn a_restart_of_the_proxy_keeps_newer_rules(site: &Site, lab: &Lab, mut proxy: ProxyProcess<'_>) {
     proxy.kill();
     drop(proxy);
     fs::copy(site.folder.join("older"), site.snapshot()).expect("an older snapshot");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ferry_lab::lab::{client_address, external_ip};
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::until;
-use ferry_lab::{Checks, Family, Manifests, Place, Protocol, Service, Source};
+use ferry_lab::{Checks, Family, LabMachine, Manifests, Protocol, SeenSource, TestService};
 
 use crate::support::stage;
 
@@ -13,9 +13,9 @@ const EVERYWHERE: [&str; 3] = ["pod-a:8080", "pod-b:8080", "far:8080"];
 const OFTEN: usize = 40;
 
 fn manifests() -> Manifests {
-    let pods = [Place::PodA, Place::PodB, Place::Far];
+    let pods = [LabMachine::PodA, LabMachine::PodB, LabMachine::Far];
     let ranged = |name, number: u8, ranges| {
-        Service::new(name, number.into())
+        TestService::new(name, number.into())
             .protocols(&[Protocol::Tcp, Protocol::Udp])
             .node_port(30000 + u16::from(number))
             .external_ip(number)
@@ -51,26 +51,26 @@ fn a_load_balancer_serves_its_source_ranges_only() {
     let stage = stage(&manifests());
     let mut checks = Checks::new();
     for family in Family::ALL {
-        let inside = stage.lab.from(Place::Client);
+        let inside = stage.lab.from(LabMachine::Client);
         let outside = inside.bound_to(client_address(family, 20));
         let balancer = |number: u8| at_external_ip(family, 100 + number);
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             let what = |text: &str| format!("{family} {protocol} {text}");
             let many = balancer(20);
-            for from in [Place::Client, Place::Node, Place::PodB] {
+            for from in [LabMachine::Client, LabMachine::Node, LabMachine::PodB] {
                 let tally = stage.lab.from(from).ask(protocol, many, OFTEN);
-                checks.served(&what(&format!("in range, {from:?}")), &tally, &EVERYWHERE, Source::Masqueraded);
+                checks.served(&what(&format!("in range, {from:?}")), &tally, &EVERYWHERE, SeenSource::Masqueraded);
             }
             checks.silent(&what("out of range"), &outside.silence(protocol, many));
-            checks.silent(&what("a pod out of range"), &stage.lab.from(Place::PodA).silence(protocol, many));
-            for from in [Place::Client, Place::Node, Place::PodB] {
+            checks.silent(&what("a pod out of range"), &stage.lab.from(LabMachine::PodA).silence(protocol, many));
+            for from in [LabMachine::Client, LabMachine::Node, LabMachine::PodB] {
                 let tally = stage.lab.from(from).silence(protocol, balancer(21));
                 checks.silent(&what(&format!("all out of range, {from:?}")), &tally);
             }
             checks.refused(&what("in range, no endpoints"), &inside.ask(protocol, balancer(24), 2));
             checks.silent(&what("out of range, no endpoints"), &outside.silence(protocol, balancer(24)));
             let everybody = outside.ask(protocol, balancer(25), OFTEN);
-            checks.served(&what("ranges with everybody"), &everybody, &EVERYWHERE, Source::Masqueraded);
+            checks.served(&what("ranges with everybody"), &everybody, &EVERYWHERE, SeenSource::Masqueraded);
         }
         let tally = outside.patience(Duration::from_millis(400)).tcp(balancer(22), 1);
         match family {
@@ -85,10 +85,10 @@ fn source_ranges_say_nothing_about_other_frontends() {
     let stage = stage(&manifests());
     let mut checks = Checks::new();
     for family in Family::ALL {
-        let outside = stage.lab.from(Place::Client).bound_to(client_address(family, 20));
+        let outside = stage.lab.from(LabMachine::Client).bound_to(client_address(family, 20));
         for at in [at_cluster_ip(family, 21), at_external_ip(family, 21), at_node_port(family, 30021)] {
             let tally = outside.tcp(at, OFTEN);
-            checks.served(&format!("{at} from out of range"), &tally, &EVERYWHERE, Source::Masqueraded);
+            checks.served(&format!("{at} from out of range"), &tally, &EVERYWHERE, SeenSource::Masqueraded);
         }
     }
 }
@@ -99,14 +99,14 @@ fn source_ranges_and_policy_local_go_together() {
     let mut checks = Checks::new();
     for family in Family::ALL {
         let at = at_external_ip(family, 123);
-        let inside = stage.lab.from(Place::Client);
+        let inside = stage.lab.from(LabMachine::Client);
         let tally = inside.tcp(at, OFTEN);
-        let kept = Source::Kept(Place::Client.address(family));
+        let kept = SeenSource::Kept(LabMachine::Client.address(family));
         checks.served(&format!("{family} in range"), &tally, &["pod-a:8080", "pod-b:8080"], kept);
         let outside = inside.bound_to(client_address(family, 20));
         checks.silent(&format!("{family} out of range"), &outside.silence(Protocol::Tcp, at));
         // a pod is out of range as well, and its short way doesn't help
-        checks.silent(&format!("{family} a pod"), &stage.lab.from(Place::PodB).silence(Protocol::Tcp, at));
+        checks.silent(&format!("{family} a pod"), &stage.lab.from(LabMachine::PodB).silence(Protocol::Tcp, at));
     }
 }
 
@@ -124,13 +124,13 @@ fn the_node_reaches_a_load_balancer_address_that_is_its_own() {
         until("the addresses are valid", Duration::from_secs(5), || {
             stage.node().sh("ip", &["-6", "addr", "show", "dev", "lo", "tentative"]).is_empty()
         });
-        let node = stage.lab.from(Place::Node);
+        let node = stage.lab.from(LabMachine::Node);
         let allowed = node.tcp(at_external_ip(family, 123), OFTEN);
         let denied = node.silence(Protocol::Tcp, at_external_ip(family, 121));
         for address in &bound {
             stage.node().sh("ip", &["addr", "del", address, "dev", "lo"]);
         }
-        checks.served(&format!("{family} in range"), &allowed, &EVERYWHERE, Source::Any);
+        checks.served(&format!("{family} in range"), &allowed, &EVERYWHERE, SeenSource::Any);
         checks.silent(&format!("{family} out of range"), &denied);
     }
 }

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ferry_lab::proxy::Config;
-use ferry_lab::stage::Directory;
-use ferry_lab::{Lab, Manifests, Place, Proxy, Stage};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::stage::ManifestDirectory;
+use ferry_lab::{Lab, LabMachine, Manifests, ProxyProcess, Stage};
 
 /// The program under test.
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
@@ -13,11 +13,11 @@ pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
 /// The lab, built once, with a proxy of the default configuration that serves these manifests. Groups take turns; a
 /// group that failed leaves nothing behind, since each begins with its own manifests.
 pub(crate) fn stage(manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
-    stage_with(&Config::default(), manifests)
+    stage_with(&ProxyConfig::default(), manifests)
 }
 
 /// The same with another configuration.
-pub(crate) fn stage_with(config: &Config, manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
+pub(crate) fn stage_with(config: &ProxyConfig, manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
     static STAGE: OnceLock<Mutex<Stage<'static>>> = OnceLock::new();
     let stage = STAGE.get_or_init(|| {
         let lab: &Lab = Box::leak(Box::new(Lab::new()));
@@ -41,7 +41,7 @@ pub(crate) fn folder(name: &str) -> PathBuf {
 
 /// Starts a second proxy over these manifests in a lab of its own, and waits until it serves them.
 pub(crate) fn fresh<'a>(lab: &'a Lab, name: &str, manifests: &Manifests) -> Stage<'a> {
-    Stage::new(lab, EXECUTABLE, &folder(name), Config::default(), manifests)
+    Stage::new(lab, EXECUTABLE, &folder(name), ProxyConfig::default(), manifests)
 }
 
 /// Runs a subcommand on the node for a stage's configuration and manifests, with these arguments: its exit code and its output.
@@ -54,8 +54,8 @@ pub(crate) fn inspect(stage: &Stage<'_>, name: &str, more: &[&str]) -> (Option<i
 
 /// Runs the executable with these arguments on the node until it ends by itself; its log.
 pub(crate) fn run_to_end(lab: &Lab, name: &str, arguments: &[&str]) -> (std::process::ExitStatus, String) {
-    let directory = Directory::new(&folder(name));
+    let directory = ManifestDirectory::new(&folder(name));
     let folder = directory.manifests();
-    let mut proxy = Proxy::start_with(lab.host(Place::Node), EXECUTABLE, &folder, arguments);
+    let mut proxy = ProxyProcess::start_with(lab.host(LabMachine::Node), EXECUTABLE, &folder, arguments);
     (proxy.wait(), proxy.log())
 }

@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ferry_lab::lab::is_node_address;
-use ferry_lab::objects::{Condition, at_cluster_ip, at_external_ip, at_node_port};
+use ferry_lab::objects::{EndpointCondition, at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::until;
-use ferry_lab::proxy::Config;
-use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service, Stage};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::{Family, Lab, LabMachine, Manifests, ProbeOutcome, Protocol, Stage, TestService};
 
 use crate::support::{EXECUTABLE, alone, folder};
 
@@ -23,9 +23,9 @@ const SOME: usize = 10;
 
 /// A connection that fails.
 struct Fault {
-    from: Place,
+    from: LabMachine,
     to: SocketAddr,
-    sees: Outcome,
+    sees: ProbeOutcome,
     /// the object that the line names
     object: &'static str,
     /// the fixed part of the line
@@ -34,27 +34,27 @@ struct Fault {
 
 /// Faults that builders make, and one sound Service.
 fn manifests() -> Manifests {
-    let unready = Service::new("unready", 112);
-    let endpoints = unready.endpoints(8080, &[]).and(Place::PodB, Condition::Unready);
-    let ranges = Service::new("ranges", 114).load_balancer(114).source_ranges(&["198.18.0.0/15"]);
+    let unready = TestService::new("unready", 112);
+    let endpoints = unready.endpoints(8080, &[]).and(LabMachine::PodB, EndpointCondition::Unready);
+    let ranges = TestService::new("ranges", 114).load_balancer(114).source_ranges(&["198.18.0.0/15"]);
     Manifests::new()
         .with_endpoints(unready, endpoints)
-        .with(Service::new("local", 113).node_port(30113).external_local(), &[Place::Far])
-        .with(ranges, &[Place::PodB])
-        .with(Service::new("first", 115), &[Place::Far])
-        .with(Service::new("second", 115), &[Place::PodB])
-        .with(Service::new("sound", 116), &[Place::PodB])
+        .with(TestService::new("local", 113).node_port(30113).external_local(), &[LabMachine::Far])
+        .with(ranges, &[LabMachine::PodB])
+        .with(TestService::new("first", 115), &[LabMachine::Far])
+        .with(TestService::new("second", 115), &[LabMachine::PodB])
+        .with(TestService::new("sound", 116), &[LabMachine::PodB])
 }
 
 /// Faults of slices: a port of another name than the Service's, and the label of another Service.
 fn faulty_slices() -> String {
-    let with = |service: &Service, (from, to): (&str, &str)| {
-        let slices = service.endpoints(8080, &[Place::PodB]).to_string();
+    let with = |service: &TestService, (from, to): (&str, &str)| {
+        let slices = service.endpoints(8080, &[LabMachine::PodB]).to_string();
         assert!(slices.contains(from), "{slices}");
         format!("{service}{}", slices.replace(from, to))
     };
-    let named = with(&Service::new("named", 110), ("name: tcp,", "name: tpc,"));
-    let labelled = with(&Service::new("labelled", 111), ("service-name: labelled", "service-name: labeled"));
+    let named = with(&TestService::new("named", 110), ("name: tcp,", "name: tpc,"));
+    let labelled = with(&TestService::new("labelled", 111), ("service-name: labelled", "service-name: labeled"));
     format!("{named}---\n{labelled}")
 }
 
@@ -66,15 +66,15 @@ fn add(stage: &Stage<'_>, text: &str) {
 }
 
 fn faults() -> [Fault; 5] {
-    let (family, client) = (Family::V4, Place::Client);
+    let (family, client) = (Family::V4, LabMachine::Client);
     let refused = |number, object, cause| Fault {
-        from: Place::PodA,
+        from: LabMachine::PodA,
         to: at_cluster_ip(family, number),
-        sees: Outcome::Refused,
+        sees: ProbeOutcome::Refused,
         object,
         cause,
     };
-    let dropped = |to, object, cause| Fault { from: client, to, sees: Outcome::Timeout, object, cause };
+    let dropped = |to, object, cause| Fault { from: client, to, sees: ProbeOutcome::Timeout, object, cause };
     [
         refused(110, "none called tcp/TCP", "spec.ports[0].targetPort may name no port of the pods"),
         refused(
@@ -94,7 +94,7 @@ fn faults() -> [Fault; 5] {
 
 /// One of the first three lines of the answer about a connection, and the guide, name the cause.
 #[track_caller]
-fn assert_named(stage: &Stage<'_>, (from, to): (Place, SocketAddr), object: &str, cause: &str) {
+fn assert_named(stage: &Stage<'_>, (from, to): (LabMachine, SocketAddr), object: &str, cause: &str) {
     let [config, manifests] = ["config.yaml", "manifests"].map(|name| stage.folder().join(name).display().to_string());
     let connection = format!("{} -> {to}", from.address(Family::V4));
     let arguments = ["explain", "--config", &config, "--manifests", &manifests, &connection];
@@ -108,7 +108,7 @@ fn assert_named(stage: &Stage<'_>, (from, to): (Place, SocketAddr), object: &str
 fn what_a_client_sees_is_explained_by_the_first_lines() {
     let _turn = alone();
     let lab = Lab::new();
-    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("symptoms"), Config::default(), &manifests());
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("symptoms"), ProxyConfig::default(), &manifests());
     add(&stage, &faulty_slices());
     for Fault { from, to, sees, object, cause } in faults() {
         let client = lab.from(from);
@@ -117,17 +117,17 @@ fn what_a_client_sees_is_explained_by_the_first_lines() {
     }
 
     let shared = at_cluster_ip(Family::V4, 115);
-    let tally = lab.from(Place::PodA).tcp(shared, SOME);
+    let tally = lab.from(LabMachine::PodA).tcp(shared, SOME);
     assert!(tally.all_answered() && tally.endpoints().into_keys().eq(["far:8080"]), "{tally}");
     let loser = "belongs to Service demo/first, which comes first: not served for demo/second (spec.clusterIP)";
-    assert_named(&stage, (Place::PodA, shared), loser, "which comes first: not served for");
+    assert_named(&stage, (LabMachine::PodA, shared), loser, "which comes first: not served for");
 
     let sound = at_cluster_ip(Family::V4, 116);
-    let seen = || lab.from(Place::Client).tcp(sound, SOME).sources();
+    let seen = || lab.from(LabMachine::Client).tcp(sound, SOME).sources();
     let usual = seen();
     assert!(!usual.is_empty() && usual.iter().all(|address| is_node_address(*address)), "{usual:?}");
-    stage.reset(&Config { cluster_cidr: None, ..Config::default() }, &manifests());
-    assert_eq!(seen(), BTreeSet::from([Place::Client.address(Family::V4)]));
+    stage.reset(&ProxyConfig { cluster_cidr: None, ..ProxyConfig::default() }, &manifests());
+    assert_eq!(seen(), BTreeSet::from([LabMachine::Client.address(Family::V4)]));
     let cause = "pods of this node are not distinguished from other clients: set clusterCIDR";
-    assert_named(&stage, (Place::Client, sound), "no connection to a cluster IP is masqueraded", cause);
+    assert_named(&stage, (LabMachine::Client, sound), "no connection to a cluster IP is masqueraded", cause);
 }

@@ -6,21 +6,21 @@ use std::time::Duration;
 use ferry_lab::iptables::{self, Backend};
 use ferry_lab::nft;
 use ferry_lab::objects::at_cluster_ip;
-use ferry_lab::proxy::Config;
-use ferry_lab::{Family, Lab, Manifests, Place, Protocol, Service, Stage};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::{Family, Lab, LabMachine, Manifests, Protocol, Stage, TestService};
 
 use crate::support::{EXECUTABLE, alone, folder, inspect};
 
 fn manifests() -> Manifests {
-    let all = [Place::PodA, Place::PodB, Place::Far];
+    let all = [LabMachine::PodA, LabMachine::PodB, LabMachine::Far];
     Manifests::new()
-        .with(Service::new("web", 73).node_port(30073), &all)
-        .without_endpoints(Service::new("empty", 74).node_port(30074))
+        .with(TestService::new("web", 73).node_port(30073), &all)
+        .without_endpoints(TestService::new("empty", 74).node_port(30074))
 }
 
 /// The exit code, and the output without the lines of the log, for a connection of pod A to the cluster IP of this number.
 fn trace(stage: &Stage<'_>, family: Family, number: u16, more: &[&str]) -> (Option<i32>, String) {
-    let connection = format!("{} -> {}", Place::PodA.address(family), at_cluster_ip(family, number));
+    let connection = format!("{} -> {}", LabMachine::PodA.address(family), at_cluster_ip(family, number));
     let (code, text) = inspect(stage, "trace", &[&[connection.as_str()], more].concat());
     let of_the_log = |line: &&str| line.starts_with('E') || line.starts_with("watching for up to ");
     (code, text.lines().skip_while(of_the_log).map(|line| format!("{line}\n")).collect())
@@ -43,7 +43,7 @@ fn assert_way(stage: &Stage<'_>, number: u16, lines: &[&str]) {
 fn a_way_shows_each_object_and_what_is_missing_in_mode_nftables() {
     let _turn = alone();
     let lab = Lab::new();
-    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-nft"), Config::default(), &manifests());
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-nft"), ProxyConfig::default(), &manifests());
     stage.kill();
     let common = ["hook prerouting, chain ", "element service-ips { "];
     assert_way(
@@ -76,7 +76,7 @@ fn a_way_shows_each_object_and_what_is_missing_in_mode_nftables() {
 fn a_foreign_rule_is_on_the_way_that_it_ends() {
     let _turn = alone();
     let lab = Lab::new();
-    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-foreign"), Config::default(), &manifests());
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-foreign"), ProxyConfig::default(), &manifests());
     stage.kill();
     let (_, text) = trace(&stage, Family::V4, 73, &[]);
     let hook = text.lines().find_map(|line| line.trim().strip_prefix("hook prerouting, chain ")).expect("a chain");
@@ -94,20 +94,20 @@ fn a_foreign_rule_is_on_the_way_that_it_ends() {
 fn a_real_packet_is_followed_to_the_foreign_rule_that_drops_it() {
     let _turn = alone();
     let lab = Lab::new();
-    let manifests = Manifests::new().with(Service::new("web", 75), &[Place::PodB]);
-    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-live"), Config::default(), &manifests);
+    let manifests = Manifests::new().with(TestService::new("web", 75), &[LabMachine::PodB]);
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-live"), ProxyConfig::default(), &manifests);
     stage.kill();
     let live = |more: &[&str]| trace(&stage, Family::V4, 75, &[&["--live"], more].concat());
     let (code, text) = live(&["--seconds", "1"]);
     assert!(code == Some(2) && text.contains("\nlive: no such packet has come"), "{text}");
 
-    let (endpoint, vip) = (Place::PodB.address(Family::V4), at_cluster_ip(Family::V4, 75));
+    let (endpoint, vip) = (LabMachine::PodB.address(Family::V4), at_cluster_ip(Family::V4, 75));
     let wall = format!("ip daddr {endpoint} tcp dport 8080 drop comment \"quarantine\"");
     nft::load(
         stage.node(),
         &format!("table inet wall {{ chain gate {{ type filter hook forward priority 0; {wall}; }}; }}"),
     );
-    let client = lab.from(Place::PodA).patience(Duration::from_millis(200)).hammer(Protocol::Tcp, vip);
+    let client = lab.from(LabMachine::PodA).patience(Duration::from_millis(200)).hammer(Protocol::Tcp, vip);
     let (code, text) = live(&["--seconds", "20", "--packets", "2"]);
     assert_eq!(code, Some(2), "{text}");
     let start: Vec<&str> = text.lines().take(3).collect();
@@ -134,13 +134,13 @@ fn a_real_packet_is_followed_to_the_foreign_rule_that_drops_it() {
 fn a_real_packet_is_followed_through_the_rules_of_mode_iptables() {
     let _turn = alone();
     let lab = Lab::new();
-    iptables::hint(lab.host(Place::Node), Backend::Nft);
-    let manifests = Manifests::new().with(Service::new("web", 78), &[Place::PodB]);
-    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-live-iptables"), Config::iptables(), &manifests);
+    iptables::hint(lab.host(LabMachine::Node), Backend::Nft);
+    let manifests = Manifests::new().with(TestService::new("web", 78), &[LabMachine::PodB]);
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-live-iptables"), ProxyConfig::iptables(), &manifests);
     stage.kill();
     let live = || trace(&stage, Family::V4, 78, &["--live", "--seconds", "20"]);
-    let (endpoint, vip) = (Place::PodB.address(Family::V4), at_cluster_ip(Family::V4, 78));
-    let client = lab.from(Place::PodA).patience(Duration::from_millis(200)).pause(Duration::from_millis(20));
+    let (endpoint, vip) = (LabMachine::PodB.address(Family::V4), at_cluster_ip(Family::V4, 78));
+    let client = lab.from(LabMachine::PodA).patience(Duration::from_millis(200)).pause(Duration::from_millis(20));
     let client = client.hammer(Protocol::Tcp, vip);
     let (code, text) = live();
     assert_eq!(code, Some(0), "{text}");
@@ -174,12 +174,12 @@ fn real_packets_of_each_kind_are_followed() {
     let _turn = alone();
     let lab = Lab::new();
     let all = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
-    let manifests = Manifests::new().with(Service::new("web", 76).protocols(&all), &[Place::PodB]);
-    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-kinds"), Config::default(), &manifests);
+    let manifests = Manifests::new().with(TestService::new("web", 76).protocols(&all), &[LabMachine::PodB]);
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-kinds"), ProxyConfig::default(), &manifests);
     stage.kill();
     for family in Family::ALL {
         for protocol in all {
-            for (from, hook) in [(Place::PodA, "prerouting"), (Place::Node, "output")] {
+            for (from, hook) in [(LabMachine::PodA, "prerouting"), (LabMachine::Node, "output")] {
                 let (source, vip) = (from.address(family), at_cluster_ip(family, 76));
                 let client = lab.from(from).bound_to(source).pause(Duration::from_millis(20)).hammer(protocol, vip);
                 let connection = format!("{source} -> {vip}/{protocol}");
@@ -199,16 +199,16 @@ fn real_packets_of_each_kind_are_followed() {
 fn a_stale_conntrack_entry_is_printed_with_the_command_that_deletes_it() {
     let _turn = alone();
     let lab = Lab::new();
-    let manifests = Manifests::new().with(Service::new("dns", 77).protocols(&[Protocol::Udp]), &[Place::PodB]);
-    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-stale"), Config::default(), &manifests);
+    let manifests = Manifests::new().with(TestService::new("dns", 77).protocols(&[Protocol::Udp]), &[LabMachine::PodB]);
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-stale"), ProxyConfig::default(), &manifests);
     stage.kill();
     for (family, gone) in [(Family::V4, "10.244.0.99"), (Family::V6, "fd00:244::99")] {
-        let (client, vip) = (Place::PodA.address(family), at_cluster_ip(family, 77));
+        let (client, vip) = (LabMachine::PodA.address(family), at_cluster_ip(family, 77));
         let (source, connection) = (client.to_string(), format!("{client} -> {vip}/UDP"));
         let (code, text) = inspect(&stage, "trace", &[&connection]);
         assert!(code == Some(0) && !text.contains("conntrack"), "{text}");
 
-        let traffic = lab.from(Place::PodA).pause(Duration::from_millis(20)).hammer(Protocol::Udp, vip);
+        let traffic = lab.from(LabMachine::PodA).pause(Duration::from_millis(20)).hammer(Protocol::Udp, vip);
         let (code, text) = inspect(&stage, "trace", &[&connection, "--live", "--seconds", "20"]);
         traffic.stop();
         assert!(code == Some(0) && text.contains(" to endpoints of new connections, 0 others\n"), "{text}");
@@ -240,8 +240,8 @@ fn a_stale_conntrack_entry_is_printed_with_the_command_that_deletes_it() {
 fn a_way_shows_each_rule_in_mode_iptables() {
     let _turn = alone();
     let lab = Lab::new();
-    iptables::hint(lab.host(Place::Node), Backend::Nft);
-    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-iptables"), Config::iptables(), &manifests());
+    iptables::hint(lab.host(LabMachine::Node), Backend::Nft);
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-iptables"), ProxyConfig::iptables(), &manifests());
     stage.kill();
     assert_way(&stage, 73, &["table nat, chain PREROUTING", "table filter, chain FORWARD", "=> forward to "]);
     assert_way(&stage, 74, &["table filter, chain FORWARD", "=> reject"]);
@@ -262,14 +262,14 @@ fn a_way_shows_each_rule_in_mode_iptables() {
 fn the_interface_that_is_given_decides_where_a_connection_comes_from() {
     let _turn = alone();
     let lab = Lab::new();
-    let manifests = Manifests::new().with(Service::new("web", 79), &[Place::PodB]);
+    let manifests = Manifests::new().with(TestService::new("web", 79), &[LabMachine::PodB]);
     let by_interface = "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: vpod}";
-    let config = Config { cluster_cidr: None, ..Config::with(by_interface) };
+    let config = ProxyConfig { cluster_cidr: None, ..ProxyConfig::with(by_interface) };
     let mut stage = Stage::new(&lab, EXECUTABLE, &folder("trace-interface"), config, &manifests);
     stage.kill();
     for family in Family::ALL {
-        let (client, vip) = (Place::PodA.address(family), at_cluster_ip(family, 79));
-        let endpoint = SocketAddr::new(Place::PodB.address(family), 8080);
+        let (client, vip) = (LabMachine::PodA.address(family), at_cluster_ip(family, 79));
+        let endpoint = SocketAddr::new(LabMachine::PodB.address(family), 8080);
         for (device, masqueraded, origin) in [
             ("vpoda", "", "a pod of this node (through vpod*)"),
             ("vcli", "+masquerade", "elsewhere, no pod of this node (through vpod*)"),
@@ -290,7 +290,7 @@ fn the_interface_that_is_given_decides_where_a_connection_comes_from() {
 fn what_is_no_connection_says_what_is() {
     let _turn = alone();
     let lab = Lab::new();
-    let stage = Stage::new(&lab, EXECUTABLE, &folder("trace-errors"), Config::default(), &manifests());
+    let stage = Stage::new(&lab, EXECUTABLE, &folder("trace-errors"), ProxyConfig::default(), &manifests());
     for (asked, wanted) in [
         ("10.96.0.73:80", "\"10.96.0.73:80\" is not CLIENT -> IP:PORT[/PROTOCOL]"),
         ("web -> 10.96.0.73:80", "\"web\" is not an IP address"),

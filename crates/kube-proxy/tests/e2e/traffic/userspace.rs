@@ -6,11 +6,11 @@ mod bind;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use ferry_lab::objects::{Condition, at_cluster_ip, at_node_port};
+use ferry_lab::objects::{EndpointCondition, at_cluster_ip, at_node_port};
 use ferry_lab::patience::{slowly, until, within};
 use ferry_lab::probe::{Echo, Hammer, Held};
-use ferry_lab::proxy::{Config, NFTABLES, USERSPACE};
-use ferry_lab::{Family, Lab, Manifests, Outcome, Place, Protocol, Service, Stage};
+use ferry_lab::proxy::{NFTABLES, ProxyConfig, USERSPACE};
+use ferry_lab::{Family, Lab, LabMachine, Manifests, ProbeOutcome, Protocol, Stage, TestService};
 use socket2::{Domain, Socket, Type};
 
 use crate::health::{edge, is_told, one};
@@ -27,28 +27,28 @@ const ECHO: u16 = 7000;
 /// Ports from which a client connects to two Services, outside the range of those that the kernel gives out.
 const CLIENT_PORTS: [u16; 3] = [20_001, 20_002, 20_003];
 
-fn config(more: &str) -> Config {
-    Config { mode: USERSPACE, more: more.to_owned(), ..Config::default() }
+fn config(more: &str) -> ProxyConfig {
+    ProxyConfig { mode: USERSPACE, more: more.to_owned(), ..ProxyConfig::default() }
 }
 
-fn own(settings: &str) -> Config {
+fn own(settings: &str) -> ProxyConfig {
     config(&format!("---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\n{settings}\n"))
 }
 
-fn stage<'a>(lab: &'a Lab, name: &str, config: Config, manifests: &Manifests) -> Stage<'a> {
+fn stage<'a>(lab: &'a Lab, name: &str, config: ProxyConfig, manifests: &Manifests) -> Stage<'a> {
     Stage::new(lab, EXECUTABLE, &folder(name), config, manifests)
 }
 
 fn busy() -> Manifests {
-    Manifests::new().with(Service::new("busy", 46).node_port(30046), &[Place::PodA, Place::Far])
+    Manifests::new().with(TestService::new("busy", 46).node_port(30046), &[LabMachine::PodA, LabMachine::Far])
 }
 
 fn hammers(lab: &Lab) -> Vec<Hammer> {
     let of = |family| {
         let client = |place| lab.from(place).patience(NO_RETRY);
         [
-            client(Place::PodB).hammer(Protocol::Tcp, at_cluster_ip(family, 46)),
-            client(Place::Client).hammer(Protocol::Tcp, at_node_port(family, 30046)),
+            client(LabMachine::PodB).hammer(Protocol::Tcp, at_cluster_ip(family, 46)),
+            client(LabMachine::Client).hammer(Protocol::Tcp, at_node_port(family, 30046)),
         ]
     };
     Family::ALL.into_iter().flat_map(of).collect()
@@ -60,7 +60,7 @@ fn assert_unharmed(what: &str, hammers: Vec<Hammer>) {
     let outcomes =
         || of_hammers.iter().enumerate().flat_map(|(hammer, outcomes)| outcomes.iter().map(move |o| (hammer, o)));
     let begun = outcomes().map(|(_, (at, _))| *at).min();
-    let failed = outcomes().filter(|(_, (_, outcome))| !matches!(outcome, Outcome::Answered(_)));
+    let failed = outcomes().filter(|(_, (_, outcome))| !matches!(outcome, ProbeOutcome::Answered(_)));
     let failed: Vec<_> =
         failed.map(|(hammer, (at, outcome))| (hammer, begun.map(|begun| *at - begun), outcome)).collect();
     println!("{what}: {} connections, {} failed", outcomes().count(), failed.len());
@@ -68,8 +68,8 @@ fn assert_unharmed(what: &str, hammers: Vec<Hammer>) {
 }
 
 /// A service whose endpoints hold connections.
-fn held_by(places: &[Place]) -> Manifests {
-    let service = Service::new("held", 47);
+fn held_by(places: &[LabMachine]) -> Manifests {
+    let service = TestService::new("held", 47);
     let endpoints = service.endpoints(ECHO, places);
     Manifests::new().with_endpoints(service, endpoints)
 }
@@ -83,7 +83,7 @@ fn connected(from: SocketAddr, to: SocketAddr) -> Socket {
     socket
 }
 
-fn echo(lab: &Lab, place: Place) -> Echo {
+fn echo(lab: &Lab, place: LabMachine) -> Echo {
     let at = Family::ALL.map(|family| SocketAddr::new(place.address(family), ECHO));
     Echo::start(lab.host(place), &at)
 }
@@ -96,9 +96,9 @@ fn changes_of_mode_and_settings_fail_no_new_connection() {
     for change in 0..CHANGES {
         let runs = stage.proxy.log().matches("Starting kube-proxy").count();
         let changed = match change % 5 {
-            0 => Config { mode: NFTABLES, ..Config::default() },
+            0 => ProxyConfig { mode: NFTABLES, ..ProxyConfig::default() },
             1 | 3 => config(""),
-            2 => Config::iptables(),
+            2 => ProxyConfig::iptables(),
             _ => own(&format!("userspaceUDPTimeout: {}ms", 300 + change)),
         };
         stage.reconfigure(&changed);
@@ -112,15 +112,15 @@ fn changes_of_mode_and_settings_fail_no_new_connection() {
 /// Load balancers ask the proxy itself, in both ways: the port of a health check is no frontend.
 #[test]
 fn health_checks_of_load_balancers_are_answered() {
-    use Condition::{Ready, Terminating};
+    use EndpointCondition::{Ready, Terminating};
     let (_turn, lab) = (alone(), Lab::new());
     let service = edge("edge", 60, HEALTH_CHECK);
     for way in ["redirect", "bind"] {
-        let manifests = one(&service, &[(Place::PodA, Ready), (Place::Far, Ready)]);
+        let manifests = one(&service, &[(LabMachine::PodA, Ready), (LabMachine::Far, Ready)]);
         let name = format!("userspace-health-{way}");
         let mut stage = stage(&lab, &name, own(&format!("userspaceWay: {way}")), &manifests);
         for (condition, count) in [(Ready, 1), (Terminating, 0), (Ready, 1)] {
-            stage.set(&one(&service, &[(Place::PodA, condition), (Place::Far, Ready)]));
+            stage.set(&one(&service, &[(LabMachine::PodA, condition), (LabMachine::Far, Ready)]));
             for family in Family::ALL {
                 is_told(&lab, at_node_port(family, HEALTH_CHECK), "edge", count);
             }
@@ -131,18 +131,19 @@ fn health_checks_of_load_balancers_are_answered() {
 #[test]
 fn an_established_connection_outlives_its_endpoint_in_the_slices_and_new_ones_go_elsewhere() {
     let (_turn, lab) = (alone(), Lab::new());
-    let _servers = [echo(&lab, Place::PodA), echo(&lab, Place::Far)];
-    let mut stage = stage(&lab, "userspace-held", own("userspaceTerminationGracePeriod: 1s"), &held_by(&[Place::PodA]));
+    let _servers = [echo(&lab, LabMachine::PodA), echo(&lab, LabMachine::Far)];
+    let mut stage =
+        stage(&lab, "userspace-held", own("userspaceTerminationGracePeriod: 1s"), &held_by(&[LabMachine::PodA]));
     let to = Family::ALL.map(|family| at_cluster_ip(family, 47));
-    let held = Held::open(lab.host(Place::PodB), &to, 3);
-    stage.set(&held_by(&[Place::Far]));
+    let held = Held::open(lab.host(LabMachine::PodB), &to, 3);
+    stage.set(&held_by(&[LabMachine::Far]));
     let begun = Instant::now();
-    let now = Held::open(lab.host(Place::PodB), &to, 3);
-    let labels = |place: Place, family| {
+    let now = Held::open(lab.host(LabMachine::PodB), &to, 3);
+    let labels = |place: LabMachine, family| {
         [format!("endpoint=\"{}\"", SocketAddr::new(place.address(family), ECHO)), "service=\"held\"".to_owned()]
     };
     for family in Family::ALL {
-        let [endpoint, service] = labels(Place::Far, family);
+        let [endpoint, service] = labels(LabMachine::Far, family);
         let open = || stage.proxy.metric("kubeproxy_userspace_endpoint_open_connections", &[&endpoint, &service]);
         assert!(within(Duration::from_secs(5), || open() == 3.0), "{family}: {}", open());
     }
@@ -162,31 +163,31 @@ fn an_established_connection_outlives_its_endpoint_in_the_slices_and_new_ones_go
 fn connections_of_an_endpoint_that_is_listed_outlive_the_grace_period() {
     for (way, name) in [("", "userspace-listed"), ("userspaceWay: bind\n", "userspace-listed-bind")] {
         let (_turn, lab) = (alone(), Lab::new());
-        let _servers = [echo(&lab, Place::PodA), echo(&lab, Place::Far)];
+        let _servers = [echo(&lab, LabMachine::PodA), echo(&lab, LabMachine::Far)];
         let settings = format!("{way}userspaceTerminationGracePeriod: 1s");
-        let mut stage = stage(&lab, name, own(&settings), &held_by(&[Place::PodA]));
+        let mut stage = stage(&lab, name, own(&settings), &held_by(&[LabMachine::PodA]));
         let to = Family::ALL.map(|family| at_cluster_ip(family, 47));
-        let held = Held::open(lab.host(Place::PodB), &to, 3);
-        let service = Service::new("held", 47);
-        for condition in [Condition::Unready, Condition::Terminating] {
-            let endpoints = service.endpoints(ECHO, &[Place::Far]).and(Place::PodA, condition);
+        let held = Held::open(lab.host(LabMachine::PodB), &to, 3);
+        let service = TestService::new("held", 47);
+        for condition in [EndpointCondition::Unready, EndpointCondition::Terminating] {
+            let endpoints = service.endpoints(ECHO, &[LabMachine::Far]).and(LabMachine::PodA, condition);
             stage.set(&Manifests::new().with_endpoints(service.clone(), endpoints));
             std::thread::sleep(slowly(Duration::from_secs(2)));
             assert!(!held.is_broken(), "{way}{condition:?}");
         }
         for family in Family::ALL {
-            let endpoint = format!("endpoint=\"{}\"", SocketAddr::new(Place::PodA.address(family), ECHO));
+            let endpoint = format!("endpoint=\"{}\"", SocketAddr::new(LabMachine::PodA.address(family), ECHO));
             for direction in ["direction=\"to_endpoints\"", "direction=\"to_clients\""] {
                 let bytes = stage.proxy.metric("kubeproxy_userspace_endpoint_bytes_total", &[&endpoint, direction]);
                 assert!(bytes > 0.0, "{way}{family} {endpoint} {direction}");
             }
         }
         let local = service.clone().internal_local();
-        let endpoints = local.endpoints(ECHO, &[Place::PodA, Place::Far]);
+        let endpoints = local.endpoints(ECHO, &[LabMachine::PodA, LabMachine::Far]);
         stage.set(&Manifests::new().with_endpoints(local, endpoints));
         std::thread::sleep(slowly(Duration::from_secs(2)));
         assert!(!held.is_broken(), "{way}policy Local");
-        stage.set(&held_by(&[Place::Far]));
+        stage.set(&held_by(&[LabMachine::Far]));
         until("the end of the grace", slowly(Duration::from_secs(10)), || held.is_broken());
         held.finish();
     }
@@ -195,13 +196,14 @@ fn connections_of_an_endpoint_that_is_listed_outlive_the_grace_period() {
 #[test]
 fn connections_from_one_port_of_a_client_reach_two_services_at_once() {
     let (_turn, lab) = (alone(), Lab::new());
-    let _server = echo(&lab, Place::PodA);
-    let manifests = held_by(&[Place::PodA]).with(Service::new("second", 48), &[Place::PodA, Place::Far]);
+    let _server = echo(&lab, LabMachine::PodA);
+    let manifests =
+        held_by(&[LabMachine::PodA]).with(TestService::new("second", 48), &[LabMachine::PodA, LabMachine::Far]);
     let _stage = stage(&lab, "userspace-one-port", config(""), &manifests);
     for (family, port) in Family::ALL.into_iter().flat_map(|family| CLIENT_PORTS.map(|port| (family, port))) {
-        let source = SocketAddr::new(Place::PodB.address(family), port);
-        let first = lab.host(Place::PodB).run(move || connected(source, at_cluster_ip(family, 47)));
-        let second = lab.from(Place::PodB).bound_to_port(source).tcp(at_cluster_ip(family, 48), 1);
+        let source = SocketAddr::new(LabMachine::PodB.address(family), port);
+        let first = lab.host(LabMachine::PodB).run(move || connected(source, at_cluster_ip(family, 47)));
+        let second = lab.from(LabMachine::PodB).bound_to_port(source).tcp(at_cluster_ip(family, 48), 1);
         assert!(second.all_answered(), "from {source}: {second:?}");
         drop(first);
     }
@@ -211,15 +213,15 @@ fn connections_from_one_port_of_a_client_reach_two_services_at_once() {
 fn an_endpoint_that_refuses_costs_no_connection_and_is_counted() {
     let (_turn, lab) = (alone(), Lab::new());
     // Nobody listens there on pod-b.
-    let _server = echo(&lab, Place::PodA);
-    let stage = stage(&lab, "userspace-refusing", config(""), &held_by(&[Place::PodA, Place::PodB]));
+    let _server = echo(&lab, LabMachine::PodA);
+    let stage = stage(&lab, "userspace-refusing", config(""), &held_by(&[LabMachine::PodA, LabMachine::PodB]));
     let to = Family::ALL.map(|family| at_cluster_ip(family, 47));
-    let held = Held::open(lab.host(Place::Far), &to, 10);
+    let held = Held::open(lab.host(LabMachine::Far), &to, 10);
     std::thread::sleep(slowly(Duration::from_millis(100)));
     let held = held.finish();
     assert!(held.broken.is_empty(), "{held:?}");
     for family in Family::ALL {
-        let endpoint = format!("endpoint=\"{}\"", SocketAddr::new(Place::PodB.address(family), ECHO));
+        let endpoint = format!("endpoint=\"{}\"", SocketAddr::new(LabMachine::PodB.address(family), ECHO));
         assert!(stage.proxy.metric("kubeproxy_userspace_endpoint_failures_total", &[&endpoint]) >= 1.0, "{family}");
         let family = format!("ip_family=\"{family}\"");
         let labels = ["service=\"held\"", "namespace=\"demo\"", "protocol=\"TCP\"", &family];
@@ -236,12 +238,12 @@ fn an_endpoint_that_refuses_costs_no_connection_and_is_counted() {
 #[test]
 fn a_terminated_proxy_lets_connections_end_for_a_while() {
     let (_turn, lab) = (alone(), Lab::new());
-    let _server = echo(&lab, Place::PodA);
+    let _server = echo(&lab, LabMachine::PodA);
     let config = own("userspaceDrainTimeout: 3s");
-    let mut stage = stage(&lab, "userspace-drain", config, &held_by(&[Place::PodA]));
+    let mut stage = stage(&lab, "userspace-drain", config, &held_by(&[LabMachine::PodA]));
     let to = [at_cluster_ip(Family::V4, 47)];
     // With an open connection it takes as long as it may, without one no time.
-    let held = Held::open(lab.host(Place::PodB), &to, 1);
+    let held = Held::open(lab.host(LabMachine::PodB), &to, 1);
     let (_, long) = stage.terminate();
     let fate = held.finish();
     assert!(fate.exchanges > 0 && long >= Duration::from_secs(3), "{long:?} {fate:?}");
@@ -254,10 +256,10 @@ fn a_terminated_proxy_lets_connections_end_for_a_while() {
 fn a_listener_is_not_reached_by_its_own_port() {
     let (_turn, lab) = (alone(), Lab::new());
     let manifests = Manifests::new()
-        .with(Service::new("web", 48), &[Place::PodA])
-        .with(Service::new("dns", 49).protocols(&[Protocol::Udp]), &[Place::PodA]);
+        .with(TestService::new("web", 48), &[LabMachine::PodA])
+        .with(TestService::new("dns", 49).protocols(&[Protocol::Udp]), &[LabMachine::PodA]);
     let stage = stage(&lab, "userspace-direct", config("portRange: 61000-61003"), &manifests);
-    assert!(lab.from(Place::Client).ask(Protocol::Udp, at_cluster_ip(Family::V4, 49), 1).all_answered());
+    assert!(lab.from(LabMachine::Client).ask(Protocol::Udp, at_cluster_ip(Family::V4, 49), 1).all_answered());
     let sockets = stage.node().sh("ss", &["-Hlnut4"]);
     let listening = |protocol: &str| -> Vec<u16> {
         let lines = sockets.lines().filter(|line| line.starts_with(protocol));
@@ -269,8 +271,8 @@ fn a_listener_is_not_reached_by_its_own_port() {
         assert_eq!(ports.len(), count, "{sockets}");
         for port in ports {
             let at = SocketAddr::new(ferry_lab::lab::node_addresses(Family::V4)[0], port);
-            let tally = lab.from(Place::Client).ask(protocol, at, 1);
-            assert_eq!(tally.0, [Outcome::Refused], "{at} {protocol}");
+            let tally = lab.from(LabMachine::Client).ask(protocol, at, 1);
+            assert_eq!(tally.0, [ProbeOutcome::Refused], "{at} {protocol}");
         }
     }
 }
@@ -278,7 +280,7 @@ fn a_listener_is_not_reached_by_its_own_port() {
 #[test]
 fn chains_of_upstreams_mode_are_removed() {
     let (_turn, lab) = (alone(), Lab::new());
-    let node = lab.host(Place::Node);
+    let node = lab.host(LabMachine::Node);
     for (table, chain, from) in [
         ("nat", "KUBE-PORTALS-CONTAINER", "PREROUTING"),
         ("nat", "KUBE-PORTALS-HOST", "OUTPUT"),
@@ -297,5 +299,5 @@ fn chains_of_upstreams_mode_are_removed() {
     });
     let rules = node.sh("iptables-nft-save", &[]);
     assert!(!rules.contains("KUBE-PORTALS") && !rules.contains("KUBE-NODEPORT-"), "{rules}");
-    assert!(lab.from(Place::PodB).tcp(at_cluster_ip(Family::V4, 46), 3).all_answered());
+    assert!(lab.from(LabMachine::PodB).tcp(at_cluster_ip(Family::V4, 46), 3).all_answered());
 }

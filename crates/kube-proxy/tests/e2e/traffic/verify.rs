@@ -1,21 +1,21 @@
 //! `kube-proxy verify`: nothing differs after a run, and damage is named with the Service, the packets and the repair.
 
-use ferry_lab::iptables::{self, Backend, Rules};
+use ferry_lab::iptables::{self, Backend, IptablesRules};
 use ferry_lab::nft;
-use ferry_lab::proxy::Config;
-use ferry_lab::{Family, Lab, Manifests, Place, Protocol, Service, Stage};
+use ferry_lab::proxy::ProxyConfig;
+use ferry_lab::{Family, Lab, LabMachine, Manifests, Protocol, Stage, TestService};
 
 use crate::support::{EXECUTABLE, alone, folder, inspect};
 
 fn manifests() -> Manifests {
-    let all = [Place::PodA, Place::PodB, Place::Far];
+    let all = [LabMachine::PodA, LabMachine::PodB, LabMachine::Far];
     let both = [Protocol::Tcp, Protocol::Udp];
     Manifests::new()
-        .with(Service::new("web", 68).protocols(&both).node_port(30068), &all)
-        .with(Service::new("edge", 69).external_ip(69).external_local(), &all)
-        .with(Service::new("ranges", 70).load_balancer(170).source_ranges(&["203.0.113.0/24"]), &[Place::PodA])
-        .with(Service::new("sticky", 71).affinity(600), &all)
-        .without_endpoints(Service::new("empty", 72).node_port(30072))
+        .with(TestService::new("web", 68).protocols(&both).node_port(30068), &all)
+        .with(TestService::new("edge", 69).external_ip(69).external_local(), &all)
+        .with(TestService::new("ranges", 70).load_balancer(170).source_ranges(&["203.0.113.0/24"]), &[LabMachine::PodA])
+        .with(TestService::new("sticky", 71).affinity(600), &all)
+        .without_endpoints(TestService::new("empty", 72).node_port(30072))
 }
 
 /// All packets to these Services meet what they should, in both families.
@@ -34,7 +34,7 @@ fn assert_right(stage: &Stage<'_>, more: &[&str], services: usize) {
 fn damage_is_named_with_its_service_and_repair_in_mode_nftables() {
     let _turn = alone();
     let lab = Lab::new();
-    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("verify-nft"), Config::default(), &manifests());
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("verify-nft"), ProxyConfig::default(), &manifests());
     stage.kill();
     assert_right(&stage, &["--all"], 6);
     assert_right(&stage, &["--sample", "2"], 2);
@@ -77,7 +77,7 @@ fn assert_missing_table(text: &str, family: Family) {
 fn a_flush_by_another_program_is_named_first_in_mode_nftables() {
     let _turn = alone();
     let lab = Lab::new();
-    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("verify-flush"), Config::default(), &manifests());
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("verify-flush"), ProxyConfig::default(), &manifests());
     stage.kill();
     nft::load(stage.node(), "delete table ip kube-proxy");
     let (code, text) = inspect(&stage, "verify", &[]);
@@ -95,7 +95,7 @@ fn a_flush_by_another_program_is_named_first_in_mode_nftables() {
 fn emptied_chains_that_all_services_share_are_named_first() {
     let _turn = alone();
     let lab = Lab::new();
-    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("verify-emptied"), Config::default(), &manifests());
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("verify-emptied"), ProxyConfig::default(), &manifests());
     stage.kill();
     nft::load(stage.node(), "flush table ip kube-proxy");
     let (code, text) = inspect(&stage, "verify", &[]);
@@ -110,11 +110,11 @@ fn emptied_chains_that_all_services_share_are_named_first() {
 fn an_emptied_chain_is_named_with_its_service_in_mode_iptables() {
     let _turn = alone();
     let lab = Lab::new();
-    iptables::hint(lab.host(Place::Node), Backend::Nft);
-    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("verify-iptables"), Config::iptables(), &manifests());
+    iptables::hint(lab.host(LabMachine::Node), Backend::Nft);
+    let mut stage = Stage::new(&lab, EXECUTABLE, &folder("verify-iptables"), ProxyConfig::iptables(), &manifests());
     stage.kill();
     assert_right(&stage, &[], 6);
-    let rules = Rules::of(stage.node(), Backend::Nft);
+    let rules = IptablesRules::of(stage.node(), Backend::Nft);
     let chain = rules.names(Family::V4, "nat").find(|name| name.starts_with("KUBE-SEP-")).expect("one").to_owned();
     iptables::run(stage.node(), Backend::Nft, Family::V4, &format!("-t nat -F {chain}"));
     let (code, text) = inspect(&stage, "verify", &[]);
@@ -134,7 +134,7 @@ fn an_emptied_chain_is_named_with_its_service_in_mode_iptables() {
 fn what_cannot_be_compared_is_an_error() {
     let _turn = alone();
     let lab = Lab::new();
-    let stage = Stage::new(&lab, EXECUTABLE, &folder("verify-errors"), Config::default(), &manifests());
+    let stage = Stage::new(&lab, EXECUTABLE, &folder("verify-errors"), ProxyConfig::default(), &manifests());
     for (more, wanted) in [
         (&["--sample", "0"][..], "--sample 0: give a number of Services from 1 on"),
         (&["--sample", "3", "--all"], "--sample and --all exclude each other"),

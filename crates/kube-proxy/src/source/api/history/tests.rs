@@ -5,13 +5,13 @@ fn name(number: u64) -> ObjectName {
 }
 
 /// Versions 101 to 100 + `count`, of as many objects, all delivered up to version 200.
-fn followed(count: u64) -> History {
+fn followed(count: u64) -> HistoryChecks {
     let mut witnesses = Witnesses::default();
     // unordered, as in a streaming list
     for number in (1..=count).rev().step_by(2).chain((1..=count).rev().skip(1).step_by(2)) {
         witnesses.listed(&name(number), &(100 + number).to_string());
     }
-    let mut history = History::default();
+    let mut history = HistoryChecks::default();
     history.restart(witnesses);
     history
 }
@@ -78,7 +78,7 @@ fn what_is_gone_is_a_doubt_until_the_watch_delivers_its_deletion() {
         for finding in [Finding::Open, Finding::Open, Finding::Doubtful] {
             assert_eq!(history.found(None, "200"), finding);
         }
-        history.doubt(Instant::now(), &Timing::default(), &mut Jitter::seeded(1));
+        history.doubt(Instant::now(), &SourceTiming::default(), &mut Jitter::seeded(1));
         history
     };
     let mut history = doubted();
@@ -91,14 +91,14 @@ fn what_is_gone_is_a_doubt_until_the_watch_delivers_its_deletion() {
     let mut history = followed(2);
     assert_eq!(history.found(None, "200"), Finding::Open);
     assert_eq!(history.found(Some("50"), "200"), Finding::Doubtful);
-    history.doubt(Instant::now(), &Timing::default(), &mut Jitter::seeded(1));
+    history.doubt(Instant::now(), &SourceTiming::default(), &mut Jitter::seeded(1));
     history.changed(deletion(&[2, 1]));
     assert!(history.is_doubted());
 }
 
 #[test]
 fn a_deletion_leads_to_the_next_witness() {
-    let deleted = |history: &mut History| history.witnesses.changed(Witness { name: name(99), version: None });
+    let deleted = |history: &mut HistoryChecks| history.witnesses.changed(Witness { name: name(99), version: None });
     // it exists again, in the backup's version
     let mut history = followed(2);
     deleted(&mut history);
@@ -109,14 +109,14 @@ fn a_deletion_leads_to_the_next_witness() {
     assert_eq!(history.found(None, "200"), Finding::Open);
     assert_eq!(history.found(Some("102"), "200"), Finding::Same);
     // nothing else is known
-    let mut history = History::default();
+    let mut history = HistoryChecks::default();
     deleted(&mut history);
     assert_eq!(history.found(None, "200"), Finding::Same);
 }
 
 #[test]
 fn a_kind_without_objects_agrees_with_a_server_without_any() {
-    let mut history = History::default();
+    let mut history = HistoryChecks::default();
     assert_eq!(history.name(), None);
     assert_eq!(history.found(None, "200"), Finding::Same);
     assert_eq!(history.found(Some("5"), "200"), Finding::Doubtful);
@@ -124,7 +124,7 @@ fn a_kind_without_objects_agrees_with_a_server_without_any() {
 
 #[test]
 fn a_list_can_be_put_off_only_up_to_a_bound() {
-    let (timing, mut jitter) = (Timing::default(), Jitter::seeded(1));
+    let (timing, mut jitter) = (SourceTiming::default(), Jitter::seeded(1));
     let mut history = followed(1);
     let start = Instant::now();
     let mut now = start;
@@ -140,7 +140,7 @@ fn a_list_can_be_put_off_only_up_to_a_bound() {
 
 #[test]
 fn a_server_that_lags_is_taken_for_restored_after_a_while_of_chance() {
-    let timing = Timing::default();
+    let timing = SourceTiming::default();
     let mut ends = Vec::new();
     for seed in 0..20 {
         let (mut jitter, mut history) = (Jitter::seeded(seed), followed(1));
@@ -167,7 +167,7 @@ fn a_server_that_lags_is_taken_for_restored_after_a_while_of_chance() {
 fn what_a_server_that_lagged_delivers_is_no_witness_for_itself() {
     let lagging = || {
         let mut history = followed(1);
-        assert!(!history.lags("200", Instant::now(), &Timing::default(), &mut Jitter::seeded(1)));
+        assert!(!history.lags("200", Instant::now(), &SourceTiming::default(), &mut Jitter::seeded(1)));
         let mut changes = Witnesses::default();
         changes.changed(Witness { name: name(7), version: Some("201".into()) });
         history.changed(changes);

@@ -8,23 +8,23 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A plan with a clock of its own.
 struct Bench {
-    plan: Plan,
+    plan: RequestPlan,
     now: Instant,
 }
 
 impl Bench {
     fn new() -> Self {
-        Self { plan: Plan::new(Timing::default(), Jitter::seeded(3)), now: Instant::now() }
+        Self { plan: RequestPlan::new(SourceTiming::default(), Jitter::seeded(3)), now: Instant::now() }
     }
 
     /// A plan whose list is complete at version 100.
     fn listed() -> Self {
         let mut bench = Self::new();
-        assert!(matches!(bench.begin(), Step::StreamingList { .. }));
+        assert!(matches!(bench.begin(), NextRequest::StreamingList { .. }));
         bench.answered();
         bench.plan.listed("100".into(), Witnesses::default());
         bench.pass(2 * SECOND);
-        assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
+        assert!(matches!(bench.plan.ended(None, bench.now), AttemptResult::GoOn(_)));
         bench
     }
 
@@ -32,7 +32,7 @@ impl Bench {
         self.now += time;
     }
 
-    fn begin(&mut self) -> Step {
+    fn begin(&mut self) -> NextRequest {
         self.plan.begin(self.now)
     }
 
@@ -41,24 +41,24 @@ impl Bench {
     }
 
     /// The pause after a failure, and true for an expected failure.
-    fn failed(&mut self, failure: Failure) -> (Duration, bool) {
+    fn failed(&mut self, failure: RequestFailure) -> (Duration, bool) {
         match self.plan.ended(Some(failure), self.now) {
-            Verdict::Failed { pause, quiet, .. } => {
+            AttemptResult::Failed { pause, quiet, .. } => {
                 self.now += pause;
                 (pause, quiet)
             }
-            Verdict::GoOn(_) => panic!("it goes on"),
+            AttemptResult::GoOn(_) => panic!("it goes on"),
         }
     }
 
-    fn fails(&mut self, cause: Cause) -> Duration {
-        self.failed(Failure::new(cause, "it failed")).0
+    fn fails(&mut self, cause: FailureCause) -> Duration {
+        self.failed(RequestFailure::new(cause, "it failed")).0
     }
 
     /// Begins a step that fails at once.
-    fn try_and_fail(&mut self, cause: Cause) -> (Step, Duration) {
+    fn try_and_fail(&mut self, cause: FailureCause) -> (NextRequest, Duration) {
         let step = self.begin();
-        if !matches!(cause, Cause::Unreached | Cause::Refused { within: false, .. }) {
+        if !matches!(cause, FailureCause::Unreached | FailureCause::Refused { within: false, .. }) {
             self.answered();
         }
         let pause = self.fails(cause);
@@ -66,10 +66,10 @@ impl Bench {
     }
 
     /// Begins the step after successful checks.
-    fn begin_past_checks(&mut self) -> Step {
+    fn begin_past_checks(&mut self) -> NextRequest {
         loop {
             match self.begin() {
-                Step::Check { .. } => {
+                NextRequest::Check { .. } => {
                     self.answered();
                     self.plan.checked(None, self.now);
                     self.plan.ended(None, self.now);
@@ -80,9 +80,9 @@ impl Bench {
     }
 
     /// Begins the step after successful checks, which fails at once.
-    fn try_past_checks(&mut self, cause: Cause) -> Step {
+    fn try_past_checks(&mut self, cause: FailureCause) -> NextRequest {
         let step = self.begin_past_checks();
-        if !matches!(cause, Cause::Unreached | Cause::Refused { within: false, .. }) {
+        if !matches!(cause, FailureCause::Unreached | FailureCause::Refused { within: false, .. }) {
             self.answered();
         }
         self.fails(cause);
@@ -90,29 +90,29 @@ impl Bench {
     }
 
     /// Begins a watch that delivers a version and fails.
-    fn watch_to(&mut self, version: &str, cause: Cause) -> Duration {
-        assert!(matches!(self.begin(), Step::Watch { .. }));
+    fn watch_to(&mut self, version: &str, cause: FailureCause) -> Duration {
+        assert!(matches!(self.begin(), NextRequest::Watch { .. }));
         self.answered();
         assert!(self.plan.advanced(version.into()));
         self.fails(cause)
     }
 }
 
-fn refused(code: u16) -> Cause {
-    Cause::Refused { code, within: false }
+fn refused(code: u16) -> FailureCause {
+    FailureCause::Refused { code, within: false }
 }
 
-fn error_event(code: u16) -> Cause {
-    Cause::Refused { code, within: true }
+fn error_event(code: u16) -> FailureCause {
+    FailureCause::Refused { code, within: true }
 }
 
-fn is_streaming(step: &Step) -> bool {
-    matches!(step, Step::StreamingList { .. })
+fn is_streaming(step: &NextRequest) -> bool {
+    matches!(step, NextRequest::StreamingList { .. })
 }
 
-fn watch_version(step: &Step) -> &str {
+fn watch_version(step: &NextRequest) -> &str {
     match step {
-        Step::Watch { version, .. } => version,
+        NextRequest::Watch { version, .. } => version,
         other => panic!("{other:?}"),
     }
 }
@@ -120,7 +120,9 @@ fn watch_version(step: &Step) -> &str {
 #[test]
 fn a_streaming_list_then_watches_from_the_newest_version() {
     let mut bench = Bench::new();
-    let Step::StreamingList { seconds, recency: Recency::Any } = bench.begin() else { panic!("no streaming list") };
+    let NextRequest::StreamingList { seconds, recency: Recency::Any } = bench.begin() else {
+        panic!("no streaming list")
+    };
     assert!((300..600).contains(&seconds));
     bench.answered();
     assert!(!bench.plan.is_complete());
@@ -129,10 +131,10 @@ fn a_streaming_list_then_watches_from_the_newest_version() {
     assert!(bench.plan.advanced("9".into()));
     assert!(!bench.plan.advanced("9".into()), "nothing new");
     assert!(!bench.plan.advanced("8".into()), "never back");
-    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
+    assert!(matches!(bench.plan.ended(None, bench.now), AttemptResult::GoOn(_)));
     let step = bench.begin();
     assert_eq!(watch_version(&step), "9");
-    let Step::Watch { seconds, .. } = step else { unreachable!() };
+    let NextRequest::Watch { seconds, .. } = step else { unreachable!() };
     assert!((300..600).contains(&seconds));
 }
 
@@ -148,12 +150,12 @@ fn versions_that_are_no_numbers_are_taken_as_they_come() {
 #[test]
 fn a_streaming_list_that_fails_is_tried_once_more_before_pages() {
     let passing = [
-        Cause::Interrupted,
-        Cause::Expired,
-        Cause::Broken,
-        Cause::Foreign,
-        Cause::Endless,
-        Cause::Short,
+        FailureCause::Interrupted,
+        FailureCause::Expired,
+        FailureCause::Broken,
+        FailureCause::Foreign,
+        FailureCause::Endless,
+        FailureCause::Short,
         refused(401),
         refused(429),
         refused(503),
@@ -166,17 +168,18 @@ fn a_streaming_list_that_fails_is_tried_once_more_before_pages() {
             assert!(is_streaming(&step), "{cause:?}");
             assert!((50 * MS..2 * SECOND).contains(&pause), "{cause:?} {pause:?}");
         }
-        let recency = if cause == Cause::Expired { Recency::Latest } else { Recency::Any };
-        assert_eq!(bench.begin(), Step::List(recency), "{cause:?}");
+        let recency = if cause == FailureCause::Expired { Recency::Latest } else { Recency::Any };
+        assert_eq!(bench.begin(), NextRequest::List(recency), "{cause:?}");
     }
-    let lasting = [Cause::Silent, Cause::Unsupported, refused(400), refused(422), refused(500), error_event(500)];
+    let lasting =
+        [FailureCause::Silent, FailureCause::Unsupported, refused(400), refused(422), refused(500), error_event(500)];
     for cause in lasting {
         let mut bench = Bench::new();
         assert!(is_streaming(&bench.try_and_fail(cause).0));
-        assert_eq!(bench.begin(), Step::List(Recency::Any), "{cause:?}");
+        assert_eq!(bench.begin(), NextRequest::List(Recency::Any), "{cause:?}");
     }
     let mut bench = Bench::new();
-    for cause in [Cause::Unreached, Cause::Unequipped, Cause::Unreached] {
+    for cause in [FailureCause::Unreached, FailureCause::Unequipped, FailureCause::Unreached] {
         bench.try_and_fail(cause);
         assert!(is_streaming(&bench.begin()), "nobody has seen that it streams");
     }
@@ -184,17 +187,18 @@ fn a_streaming_list_that_fails_is_tried_once_more_before_pages() {
 
 #[test]
 fn a_refusal_of_streaming_is_remembered_for_an_hour() {
-    let lasting = [refused(400), refused(422), refused(500), error_event(500), Cause::Unsupported, Cause::Silent];
-    let passing = [refused(401), refused(403), refused(429), error_event(429), refused(503), Cause::Expired];
+    let lasting =
+        [refused(400), refused(422), refused(500), error_event(500), FailureCause::Unsupported, FailureCause::Silent];
+    let passing = [refused(401), refused(403), refused(429), error_event(429), refused(503), FailureCause::Expired];
     for (cause, lasts) in lasting.map(|cause| (cause, true)).into_iter().chain(passing.map(|cause| (cause, false))) {
         let mut bench = Bench::new();
         bench.try_and_fail(cause);
-        assert_eq!(matches!(bench.begin(), Step::List(_)), lasts, "{cause:?}");
+        assert_eq!(matches!(bench.begin(), NextRequest::List(_)), lasts, "{cause:?}");
         bench.answered();
         bench.plan.listed("100".into(), Witnesses::default());
         bench.plan.ended(None, bench.now);
         bench.pass(100 * SECOND);
-        bench.try_and_fail(Cause::Expired);
+        bench.try_and_fail(FailureCause::Expired);
         assert_eq!(is_streaming(&bench.begin()), !lasts, "{cause:?}");
         bench.pass(3600 * SECOND);
         assert!(is_streaming(&bench.begin()), "{cause:?}");
@@ -204,9 +208,9 @@ fn a_refusal_of_streaming_is_remembered_for_an_hour() {
 #[test]
 fn pages_that_fail_are_followed_by_another_try_at_streaming() {
     let mut bench = Bench::new();
-    bench.try_and_fail(Cause::Interrupted);
-    bench.try_and_fail(Cause::Short);
-    assert!(!is_streaming(&bench.try_and_fail(Cause::Unreached).0));
+    bench.try_and_fail(FailureCause::Interrupted);
+    bench.try_and_fail(FailureCause::Short);
+    assert!(!is_streaming(&bench.try_and_fail(FailureCause::Unreached).0));
     assert!(!is_streaming(&bench.try_and_fail(refused(500)).0));
     assert!(is_streaming(&bench.begin()));
 }
@@ -215,29 +219,33 @@ fn pages_that_fail_are_followed_by_another_try_at_streaming() {
 fn a_token_that_expired_leads_to_a_list_of_now() {
     let mut bench = Bench::new();
     bench.try_and_fail(refused(422));
-    assert_eq!(bench.try_and_fail(Cause::Expired).0, Step::List(Recency::Any));
-    assert_eq!(bench.begin(), Step::List(Recency::Latest));
+    assert_eq!(bench.try_and_fail(FailureCause::Expired).0, NextRequest::List(Recency::Any));
+    assert_eq!(bench.begin(), NextRequest::List(Recency::Latest));
 }
 
 #[test]
 fn a_later_list_never_shows_an_older_state_and_is_from_the_servers_cache() {
     let mut bench = Bench::listed();
-    bench.watch_to("120", Cause::Expired);
+    bench.watch_to("120", FailureCause::Expired);
     for _ in 0..2 {
-        let step = bench.try_and_fail(Cause::Interrupted).0;
-        assert!(matches!(&step, Step::StreamingList { recency: Recency::Since(known), .. } if &**known == "120"));
+        let step = bench.try_and_fail(FailureCause::Interrupted).0;
+        assert!(
+            matches!(&step, NextRequest::StreamingList { recency: Recency::Since(known), .. } if &**known == "120")
+        );
     }
-    assert_eq!(bench.begin(), Step::List(Recency::Since("120".into())));
+    assert_eq!(bench.begin(), NextRequest::List(Recency::Since("120".into())));
     // a server that hasn't reached that version
-    bench.fails(Cause::Future);
+    bench.fails(FailureCause::Future);
     assert!(matches!(
         bench.begin(),
-        Step::StreamingList { recency: Recency::Latest, .. } | Step::List(Recency::Latest)
+        NextRequest::StreamingList { recency: Recency::Latest, .. } | NextRequest::List(Recency::Latest)
     ));
     bench.answered();
     bench.plan.listed("90".into(), Witnesses::default());
-    bench.try_and_fail(Cause::Expired);
-    assert!(matches!(bench.begin(), Step::StreamingList { recency: Recency::Since(known), .. } if &*known == "90"));
+    bench.try_and_fail(FailureCause::Expired);
+    assert!(
+        matches!(bench.begin(), NextRequest::StreamingList { recency: Recency::Since(known), .. } if &*known == "90")
+    );
 }
 
 #[test]
@@ -247,19 +255,20 @@ fn a_watch_that_ends_properly_goes_on_at_once_if_it_was_of_use() {
     bench.begin();
     bench.answered();
     bench.pass(SECOND);
-    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
+    assert!(matches!(bench.plan.ended(None, bench.now), AttemptResult::GoOn(_)));
     // it delivered something
     bench.begin();
     bench.answered();
     bench.plan.advanced("101".into());
-    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
+    assert!(matches!(bench.plan.ended(None, bench.now), AttemptResult::GoOn(_)));
     // neither
     let mut bounds = Vec::new();
     for _ in 0..6 {
         bench.begin();
         bench.answered();
         bench.plan.advanced("101".into());
-        let Verdict::Failed { pause, quiet: false, answered: true, .. } = bench.plan.ended(None, bench.now) else {
+        let AttemptResult::Failed { pause, quiet: false, answered: true, .. } = bench.plan.ended(None, bench.now)
+        else {
             panic!("it goes on")
         };
         bounds.push(pause);
@@ -274,14 +283,14 @@ fn a_long_time_to_the_first_answer_does_not_count_as_lasting() {
     bench.begin();
     bench.pass(20 * SECOND);
     bench.answered();
-    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::Failed { .. }));
+    assert!(matches!(bench.plan.ended(None, bench.now), AttemptResult::Failed { .. }));
 }
 
 #[test]
 fn waits_grow_to_their_bounds_and_start_anew_after_progress() {
     for (cause, first, bound) in [
-        (Cause::Unequipped, 100 * MS, SECOND),
-        (Cause::Interrupted, 100 * MS, 15 * SECOND),
+        (FailureCause::Unequipped, 100 * MS, SECOND),
+        (FailureCause::Interrupted, 100 * MS, 15 * SECOND),
         (refused(500), 500 * MS, 15 * SECOND),
         (refused(503), 500 * MS, 15 * SECOND),
         (error_event(503), 500 * MS, 15 * SECOND),
@@ -306,7 +315,7 @@ fn waits_grow_to_their_bounds_and_start_anew_after_progress() {
 fn the_next_attempt_to_connect_is_waited_for_elsewhere() {
     let mut bench = Bench::listed();
     for _ in 0..20 {
-        let pause = bench.try_and_fail(Cause::Unreached).1;
+        let pause = bench.try_and_fail(FailureCause::Unreached).1;
         assert!((50 * MS..100 * MS).contains(&pause), "{pause:?}");
     }
 }
@@ -332,7 +341,7 @@ fn refusals_that_go_on_are_asked_seldom() {
 fn a_server_that_refuses_while_it_starts_is_found_soon() {
     let mut bench = Bench::listed();
     for _ in 0..20 {
-        bench.try_and_fail(Cause::Unreached);
+        bench.try_and_fail(FailureCause::Unreached);
     }
     let start = bench.now;
     while bench.now < start + 500 * MS {
@@ -342,7 +351,7 @@ fn a_server_that_refuses_while_it_starts_is_found_soon() {
     // neither backoff resets the other
     for _ in 0..20 {
         bench.try_and_fail(refused(403));
-        bench.try_and_fail(Cause::Unreached);
+        bench.try_and_fail(FailureCause::Unreached);
     }
     assert!(bench.try_and_fail(refused(403)).1 >= SECOND);
 }
@@ -352,7 +361,7 @@ fn what_a_server_asks_for_is_obeyed_within_bounds() {
     let mut bench = Bench::listed();
     let mut wait = |seconds| {
         bench.begin();
-        bench.failed(Failure::new(refused(429), "busy").after(Some(seconds * SECOND))).0
+        bench.failed(RequestFailure::new(refused(429), "busy").after(Some(seconds * SECOND))).0
     };
     let waits: Vec<Duration> = (0..20).map(|_| wait(40)).collect();
     assert!(waits.iter().all(|wait| (40 * SECOND..50 * SECOND).contains(wait)), "{waits:?}");
@@ -366,7 +375,7 @@ fn what_a_server_asks_for_is_obeyed_within_bounds() {
 fn too_old_leads_to_a_list_and_repeatedly_to_one_after_a_while() {
     let mut bench = Bench::listed();
     assert_eq!(watch_version(&bench.begin()), "100");
-    let (pause, quiet) = bench.failed(Failure::new(Cause::Expired, "410"));
+    let (pause, quiet) = bench.failed(RequestFailure::new(FailureCause::Expired, "410"));
     assert_eq!((pause, quiet), (50 * MS, true));
     let mut last = Duration::ZERO;
     for round in 0..12 {
@@ -375,7 +384,7 @@ fn too_old_leads_to_a_list_and_repeatedly_to_one_after_a_while() {
         bench.plan.listed("200".into(), Witnesses::default());
         // changes between don't make lists cheaper
         bench.plan.advanced(format!("{}", 300 + round).into());
-        let (pause, quiet) = bench.failed(Failure::new(Cause::Expired, "410"));
+        let (pause, quiet) = bench.failed(RequestFailure::new(FailureCause::Expired, "410"));
         assert!(!quiet && pause >= 100 * MS && pause < 16 * SECOND);
         last = pause;
     }
@@ -384,12 +393,12 @@ fn too_old_leads_to_a_list_and_repeatedly_to_one_after_a_while() {
     bench.answered();
     bench.plan.listed("900".into(), Witnesses::default());
     bench.pass(61 * SECOND);
-    assert_eq!(bench.failed(Failure::new(Cause::Expired, "410")), (Duration::ZERO, true));
+    assert_eq!(bench.failed(RequestFailure::new(FailureCause::Expired, "410")), (Duration::ZERO, true));
 }
 
 #[test]
 fn broken_bytes_twice_at_one_version_lead_to_a_list() {
-    for cause in [Cause::Broken, error_event(500), error_event(400), refused(400), refused(422), refused(404)] {
+    for cause in [FailureCause::Broken, error_event(500), error_event(400), refused(400), refused(422), refused(404)] {
         let mut bench = Bench::listed();
         bench.try_past_checks(cause);
         let step = bench.try_past_checks(cause);
@@ -397,10 +406,10 @@ fn broken_bytes_twice_at_one_version_lead_to_a_list() {
         assert!(is_streaming(&bench.begin()), "{cause:?}");
     }
     let mut bench = Bench::listed();
-    bench.try_and_fail(Cause::Broken);
-    bench.watch_to("101", Cause::Broken);
+    bench.try_and_fail(FailureCause::Broken);
+    bench.watch_to("101", FailureCause::Broken);
     assert_eq!(watch_version(&bench.begin()), "101", "a newer version is another chance");
-    bench.fails(Cause::Broken);
+    bench.fails(FailureCause::Broken);
     assert!(is_streaming(&bench.begin()));
 }
 
@@ -417,7 +426,7 @@ fn broken_watches_after_complete_lists_are_no_busy_loop() {
             bench.plan.ended(None, bench.now);
         } else {
             bench.answered();
-            bench.fails(Cause::Broken);
+            bench.fails(FailureCause::Broken);
         }
     }
     assert!((3..16).contains(&lists), "{lists}");
@@ -425,15 +434,17 @@ fn broken_watches_after_complete_lists_are_no_busy_loop() {
 
 #[test]
 fn a_server_that_cannot_answer_is_asked_from_the_same_version() {
-    for cause in [refused(503), refused(429), refused(403), error_event(429), Cause::Interrupted, Cause::Silent] {
+    for cause in
+        [refused(503), refused(429), refused(403), error_event(429), FailureCause::Interrupted, FailureCause::Silent]
+    {
         let mut bench = Bench::listed();
         for _ in 0..20 {
             assert_eq!(watch_version(&bench.try_past_checks(cause)), "100", "{cause:?}");
         }
     }
     let mut bench = Bench::listed();
-    let steps: Vec<Step> = (0..6).map(|_| bench.try_past_checks(refused(500))).collect();
-    assert!(steps[..5].iter().all(|step| matches!(step, Step::Watch { .. })));
+    let steps: Vec<NextRequest> = (0..6).map(|_| bench.try_past_checks(refused(500))).collect();
+    assert!(steps[..5].iter().all(|step| matches!(step, NextRequest::Watch { .. })));
     assert!(is_streaming(&steps[5]), "500 for ever is about the version");
 }
 
@@ -442,14 +453,14 @@ fn a_server_behind_leads_to_a_list() {
     let mut bench = Bench::listed();
     assert!(bench.plan.is_behind("99"));
     assert!(!bench.plan.is_behind("100") && !bench.plan.is_behind("101") && !bench.plan.is_behind("x"));
-    bench.try_and_fail(Cause::Behind);
+    bench.try_and_fail(FailureCause::Behind);
     assert!(is_streaming(&bench.begin()));
 }
 
 #[test]
 fn what_keeps_bytes_back_gets_short_streams() {
-    let seconds = |step: Step| match step {
-        Step::Watch { seconds, .. } => seconds,
+    let seconds = |step: NextRequest| match step {
+        NextRequest::Watch { seconds, .. } => seconds,
         other => panic!("{other:?}"),
     };
     let mut bench = Bench::listed();
@@ -457,7 +468,7 @@ fn what_keeps_bytes_back_gets_short_streams() {
         assert!(seconds(bench.begin()) >= 300);
         bench.answered();
         bench.pass(130 * SECOND);
-        bench.fails(Cause::Silent);
+        bench.fails(FailureCause::Silent);
     }
     assert_eq!(seconds(bench.begin()), 32);
     // all comes at the end
@@ -465,13 +476,13 @@ fn what_keeps_bytes_back_gets_short_streams() {
     bench.pass(32 * SECOND);
     bench.plan.heard(bench.now);
     bench.plan.advanced("101".into());
-    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
+    assert!(matches!(bench.plan.ended(None, bench.now), AttemptResult::GoOn(_)));
     assert_eq!(seconds(bench.begin()), 32);
     // now it comes when it happens
     bench.answered();
     bench.plan.heard(bench.now);
     bench.pass(32 * SECOND);
-    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
+    assert!(matches!(bench.plan.ended(None, bench.now), AttemptResult::GoOn(_)));
     assert!(seconds(bench.begin()) >= 300);
 }
 
@@ -479,17 +490,17 @@ fn what_keeps_bytes_back_gets_short_streams() {
 fn watches_that_never_say_anything_lead_to_a_list() {
     let mut bench = Bench::listed();
     let mut open = Duration::ZERO;
-    while let Step::Watch { seconds, .. } = bench.begin() {
+    while let NextRequest::Watch { seconds, .. } = bench.begin() {
         bench.answered();
         // by the server's end, by ours, or by a cut
         let (time, failure) = match open.as_secs() % 3 {
             0 => (Duration::from_secs(seconds).min(130 * SECOND), None),
-            1 => (130 * SECOND, Some(Failure::new(Cause::Silent, "silent"))),
-            _ => (50 * SECOND, Some(Failure::new(Cause::Interrupted, "cut"))),
+            1 => (130 * SECOND, Some(RequestFailure::new(FailureCause::Silent, "silent"))),
+            _ => (50 * SECOND, Some(RequestFailure::new(FailureCause::Interrupted, "cut"))),
         };
         bench.pass(time);
         open += time;
-        if let Verdict::Failed { pause, .. } = bench.plan.ended(failure, bench.now) {
+        if let AttemptResult::Failed { pause, .. } = bench.plan.ended(failure, bench.now) {
             bench.pass(pause);
         }
         assert!(open < 800 * SECOND);
@@ -499,8 +510,8 @@ fn watches_that_never_say_anything_lead_to_a_list() {
     // an hour without a server is different
     let mut bench = Bench::listed();
     bench.pass(3600 * SECOND);
-    bench.try_and_fail(Cause::Unreached);
-    bench.try_past_checks(Cause::Interrupted);
+    bench.try_and_fail(FailureCause::Unreached);
+    bench.try_past_checks(FailureCause::Interrupted);
     assert_eq!(watch_version(&bench.begin()), "100");
 }
 
@@ -510,26 +521,26 @@ fn a_cut_of_a_watch_that_worked_is_nothing_special() {
     bench.begin();
     bench.answered();
     bench.pass(2 * SECOND);
-    let (pause, quiet) = bench.failed(Failure::new(Cause::Interrupted, "cut"));
+    let (pause, quiet) = bench.failed(RequestFailure::new(FailureCause::Interrupted, "cut"));
     assert!(quiet && pause >= 100 * MS && pause < 200 * MS);
     bench.begin();
     bench.answered();
-    assert!(!bench.failed(Failure::new(Cause::Interrupted, "cut")).1, "this one brought nothing");
+    assert!(!bench.failed(RequestFailure::new(FailureCause::Interrupted, "cut")).1, "this one brought nothing");
 }
 
 #[test]
 fn a_server_without_streaming_lists_is_nothing_special() {
     for (cause, special) in
-        [(refused(422), false), (refused(400), false), (Cause::Unsupported, false), (refused(500), true)]
+        [(refused(422), false), (refused(400), false), (FailureCause::Unsupported, false), (refused(500), true)]
     {
         let mut bench = Bench::new();
         bench.begin();
         bench.answered();
-        assert_eq!(bench.failed(Failure::new(cause, "no")).1, !special, "{cause:?}");
+        assert_eq!(bench.failed(RequestFailure::new(cause, "no")).1, !special, "{cause:?}");
         // but paged lists have to work
         bench.begin();
         bench.answered();
-        assert!(!bench.failed(Failure::new(cause, "no")).1, "{cause:?}");
+        assert!(!bench.failed(RequestFailure::new(cause, "no")).1, "{cause:?}");
     }
 }
 
@@ -544,18 +555,18 @@ fn a_kind_that_is_not_offered_is_asked_for_later_as_at_the_start() {
 #[test]
 fn no_sequence_of_failures_is_a_busy_loop() {
     let causes = [
-        Cause::Unreached,
-        Cause::Interrupted,
-        Cause::Silent,
-        Cause::Expired,
-        Cause::Broken,
-        Cause::Foreign,
-        Cause::Endless,
-        Cause::Short,
-        Cause::Unsupported,
-        Cause::Behind,
-        Cause::Future,
-        Cause::Unequipped,
+        FailureCause::Unreached,
+        FailureCause::Interrupted,
+        FailureCause::Silent,
+        FailureCause::Expired,
+        FailureCause::Broken,
+        FailureCause::Foreign,
+        FailureCause::Endless,
+        FailureCause::Short,
+        FailureCause::Unsupported,
+        FailureCause::Behind,
+        FailureCause::Future,
+        FailureCause::Unequipped,
         refused(400),
         refused(401),
         refused(404),
@@ -588,7 +599,7 @@ fn witnesses(versions: &[Option<&str>]) -> Witnesses {
 fn returned(versions: &[Option<&str>], absence: Duration) -> Bench {
     let mut bench = Bench::listed();
     bench.plan.witnessed(witnesses(versions));
-    bench.try_and_fail(Cause::Unreached);
+    bench.try_and_fail(FailureCause::Unreached);
     bench.pass(absence);
     bench
 }
@@ -596,10 +607,10 @@ fn returned(versions: &[Option<&str>], absence: Duration) -> Bench {
 /// A check with this result.
 fn check(bench: &mut Bench, found: Option<&str>) {
     let step = bench.begin();
-    assert!(matches!(&step, Step::Check { version, .. } if &**version == "100"), "{step:?}");
+    assert!(matches!(&step, NextRequest::Check { version, .. } if &**version == "100"), "{step:?}");
     bench.answered();
     bench.plan.checked(found, bench.now);
-    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(Duration::ZERO)));
+    assert!(matches!(bench.plan.ended(None, bench.now), AttemptResult::GoOn(Duration::ZERO)));
 }
 
 /// Asserts that the watch continues, and no list follows.
@@ -611,38 +622,38 @@ fn assert_goes_on(bench: &mut Bench) {
         bench.answered();
         bench.pass(400 * SECOND);
         bench.plan.heard(bench.now);
-        assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
+        assert!(matches!(bench.plan.ended(None, bench.now), AttemptResult::GoOn(_)));
     }
 }
 
 /// Asserts that the watch continues, and a list follows within a minute.
 #[track_caller]
 fn assert_is_listed_in_a_while(bench: &mut Bench) {
-    let Step::Watch { version, seconds } = bench.begin() else { panic!("no watch") };
+    let NextRequest::Watch { version, seconds } = bench.begin() else { panic!("no watch") };
     assert!(&*version == "100" && (1..=60).contains(&seconds), "{seconds}");
     bench.answered();
     bench.pass(61 * SECOND);
     bench.plan.ended(None, bench.now);
     let step = bench.begin();
-    assert!(matches!(&step, Step::StreamingList { recency: Recency::Since(known), .. } if &**known == "100"));
+    assert!(matches!(&step, NextRequest::StreamingList { recency: Recency::Since(known), .. } if &**known == "100"));
     bench.answered();
     bench.plan.listed("100".into(), Witnesses::default());
     bench.pass(100 * SECOND);
-    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
-    assert!(matches!(bench.begin(), Step::Watch { .. }), "once is enough");
+    assert!(matches!(bench.plan.ended(None, bench.now), AttemptResult::GoOn(_)));
+    assert!(matches!(bench.begin(), NextRequest::Watch { .. }), "once is enough");
 }
 
 #[test]
 fn a_cut_is_no_absence() {
     let mut bench = Bench::listed();
-    bench.try_and_fail(Cause::Interrupted);
+    bench.try_and_fail(FailureCause::Interrupted);
     assert_goes_on(&mut bench);
 }
 
 #[test]
 fn after_an_absence_of_any_length_an_unchanged_witness_saves_the_list() {
     for absence in [2 * SECOND, 301 * SECOND, 86_400 * SECOND] {
-        for cause in [Cause::Unreached, Cause::Unequipped, refused(403), refused(503)] {
+        for cause in [FailureCause::Unreached, FailureCause::Unequipped, refused(403), refused(503)] {
             let mut bench = returned(&[Some("99"), Some("98")], absence);
             bench.try_and_fail(cause);
             check(&mut bench, Some("99"));
@@ -692,7 +703,7 @@ fn another_history_leads_to_a_list_in_a_while() {
 #[test]
 fn a_kind_without_objects_is_checked_too_and_not_listed() {
     let mut bench = returned(&[], 301 * SECOND);
-    assert!(matches!(bench.begin(), Step::Check { name: None, .. }));
+    assert!(matches!(bench.begin(), NextRequest::Check { name: None, .. }));
     check(&mut bench, None);
     assert_goes_on(&mut bench);
 }
@@ -702,13 +713,13 @@ fn absences_dont_put_off_a_list_for_ever() {
     let mut bench = returned(&[Some("99")], SECOND);
     check(&mut bench, Some("98"));
     let start = bench.now;
-    while let Step::Watch { .. } = bench.begin() {
-        bench.fails(Cause::Unreached);
+    while let NextRequest::Watch { .. } = bench.begin() {
+        bench.fails(FailureCause::Unreached);
         bench.pass(4 * SECOND);
-        assert!(matches!(bench.begin(), Step::Watch { .. } | Step::StreamingList { .. }));
+        assert!(matches!(bench.begin(), NextRequest::Watch { .. } | NextRequest::StreamingList { .. }));
         bench.answered();
         bench.pass(SECOND);
-        bench.fails(Cause::Interrupted);
+        bench.fails(FailureCause::Interrupted);
         assert!(bench.now < start + 130 * SECOND);
     }
 }
@@ -719,18 +730,18 @@ fn a_server_that_lags_is_watched_and_checked_again_before_a_list_of_now() {
     let (start, mut checks) = (bench.now, 0);
     loop {
         match bench.begin() {
-            Step::Check { .. } => {
+            NextRequest::Check { .. } => {
                 checks += 1;
-                bench.fails(Cause::Future);
+                bench.fails(FailureCause::Future);
             }
-            Step::Watch { version, seconds } => {
+            NextRequest::Watch { version, seconds } => {
                 assert!(&*version == "100" && (1..=11).contains(&seconds), "{seconds}");
                 bench.answered();
                 bench.pass(Duration::from_secs(seconds));
-                assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(_)));
+                assert!(matches!(bench.plan.ended(None, bench.now), AttemptResult::GoOn(_)));
             }
             step => {
-                assert!(matches!(step, Step::StreamingList { recency: Recency::Latest, .. }), "{step:?}");
+                assert!(matches!(step, NextRequest::StreamingList { recency: Recency::Latest, .. }), "{step:?}");
                 break;
             }
         }
@@ -738,9 +749,9 @@ fn a_server_that_lags_is_watched_and_checked_again_before_a_list_of_now() {
     assert!((20..=42).contains(&(bench.now - start).as_secs()) && checks >= 3, "{checks} {:?}", bench.now - start);
     // one that catches up
     let mut bench = returned(&[Some("99")], 2 * SECOND);
-    assert!(matches!(bench.begin(), Step::Check { .. }));
-    bench.fails(Cause::Future);
-    let Step::Watch { seconds, .. } = bench.begin() else { panic!("no watch") };
+    assert!(matches!(bench.begin(), NextRequest::Check { .. }));
+    bench.fails(FailureCause::Future);
+    let NextRequest::Watch { seconds, .. } = bench.begin() else { panic!("no watch") };
     bench.answered();
     bench.pass(Duration::from_secs(seconds));
     bench.plan.ended(None, bench.now);
@@ -750,25 +761,26 @@ fn a_server_that_lags_is_watched_and_checked_again_before_a_list_of_now() {
 
 #[test]
 fn a_check_that_fails_is_made_again_and_one_that_is_refused_is_done_without() {
-    for cause in [Cause::Unreached, Cause::Interrupted, refused(429), refused(503), Cause::Silent] {
+    for cause in [FailureCause::Unreached, FailureCause::Interrupted, refused(429), refused(503), FailureCause::Silent]
+    {
         let mut bench = returned(&[Some("99")], SECOND);
         for _ in 0..5 {
-            assert!(matches!(bench.try_and_fail(cause).0, Step::Check { .. }), "{cause:?}");
+            assert!(matches!(bench.try_and_fail(cause).0, NextRequest::Check { .. }), "{cause:?}");
         }
     }
     for cause in [401, 403].map(refused) {
         let mut bench = returned(&[Some("99")], SECOND);
         let start = bench.now;
-        while let Step::Check { .. } = bench.begin() {
+        while let NextRequest::Check { .. } = bench.begin() {
             bench.fails(cause);
             assert!(bench.now < start + 60 * SECOND);
         }
         assert!(bench.now >= start + 30 * SECOND, "a server that has just started refuses for a while");
     }
-    for cause in [refused(400), refused(404), Cause::Foreign, Cause::Broken] {
+    for cause in [refused(400), refused(404), FailureCause::Foreign, FailureCause::Broken] {
         let mut bench = returned(&[Some("99")], SECOND);
-        assert!(matches!(bench.try_and_fail(cause).0, Step::Check { .. }), "{cause:?}");
-        let Step::Watch { seconds, .. } = bench.begin() else { panic!("no watch: {cause:?}") };
+        assert!(matches!(bench.try_and_fail(cause).0, NextRequest::Check { .. }), "{cause:?}");
+        let NextRequest::Watch { seconds, .. } = bench.begin() else { panic!("no watch: {cause:?}") };
         assert!(seconds <= 60, "a list follows: {cause:?}");
     }
 }
@@ -776,7 +788,7 @@ fn a_check_that_fails_is_made_again_and_one_that_is_refused_is_done_without() {
 /// Another server may answer the rest of the round than the one that answered its beginning.
 #[test]
 fn a_round_of_checks_that_breaks_off_begins_anew() {
-    for cause in [Cause::Unreached, Cause::Interrupted, refused(403), refused(503)] {
+    for cause in [FailureCause::Unreached, FailureCause::Interrupted, refused(403), refused(503)] {
         for first in [None, Some("101")] {
             let mut bench = returned(&[Some("99"), Some("98")], SECOND);
             check(&mut bench, first);
@@ -791,7 +803,7 @@ fn a_round_of_checks_that_breaks_off_begins_anew() {
     let mut bench = returned(&[Some("99")], SECOND);
     check(&mut bench, None);
     bench.begin();
-    bench.fails(Cause::Unreached);
+    bench.fails(FailureCause::Unreached);
     bench.plan.witnessed(witnesses(&[None]));
     assert_is_listed_in_a_while(&mut bench);
 }
@@ -804,7 +816,7 @@ fn streams_that_end_well_but_at_once_are_no_loop() {
             bench.begin();
             bench.answered();
             bench.plan.advanced(version.to_string().into());
-            let Verdict::GoOn(pause) = bench.plan.ended(None, bench.now) else { panic!("it fails") };
+            let AttemptResult::GoOn(pause) = bench.plan.ended(None, bench.now) else { panic!("it fails") };
             bench.pass(pause);
             pause
         })
@@ -814,7 +826,7 @@ fn streams_that_end_well_but_at_once_are_no_loop() {
     bench.begin();
     bench.answered();
     bench.pass(2 * SECOND);
-    assert!(matches!(bench.plan.ended(None, bench.now), Verdict::GoOn(Duration::ZERO)));
+    assert!(matches!(bench.plan.ended(None, bench.now), AttemptResult::GoOn(Duration::ZERO)));
 }
 
 #[test]
@@ -823,19 +835,19 @@ fn a_watch_that_falls_silent_is_nothing_special() {
     bench.begin();
     bench.answered();
     bench.pass(130 * SECOND);
-    assert!(bench.failed(Failure::new(Cause::Silent, "nothing came")).1);
+    assert!(bench.failed(RequestFailure::new(FailureCause::Silent, "nothing came")).1);
     let mut bench = Bench::new();
     bench.begin();
     bench.answered();
-    assert!(!bench.failed(Failure::new(Cause::Silent, "nothing came")).1, "a list is");
+    assert!(!bench.failed(RequestFailure::new(FailureCause::Silent, "nothing came")).1, "a list is");
 }
 
 #[test]
 fn after_an_interruption_one_kind_asks_first_and_nothing_is_checked() {
-    for failure in [Some(Failure::new(Cause::Interrupted, "cut")), None] {
+    for failure in [Some(RequestFailure::new(FailureCause::Interrupted, "cut")), None] {
         let mut bench = Bench::listed();
         for _ in 0..2 {
-            assert!(matches!(bench.begin(), Step::Watch { .. }));
+            assert!(matches!(bench.begin(), NextRequest::Watch { .. }));
             bench.answered();
             assert!(!bench.plan.asks_in_turn());
             bench.pass(100 * SECOND);
@@ -844,10 +856,10 @@ fn after_an_interruption_one_kind_asks_first_and_nothing_is_checked() {
         }
         // The server may have been restored meanwhile.
         bench.plan.missed();
-        assert!(matches!(bench.begin(), Step::Check { .. }));
+        assert!(matches!(bench.begin(), NextRequest::Check { .. }));
     }
     let mut bench = Bench::listed();
-    let Step::Watch { seconds, .. } = bench.begin() else { panic!("no watch") };
+    let NextRequest::Watch { seconds, .. } = bench.begin() else { panic!("no watch") };
     bench.answered();
     bench.pass(Duration::from_secs(seconds));
     bench.plan.ended(None, bench.now);

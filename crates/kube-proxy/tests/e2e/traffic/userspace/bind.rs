@@ -4,12 +4,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use ferry_lab::lab::{cluster_ip, node_addresses};
-use ferry_lab::objects::{Condition, at_cluster_ip, at_node_port};
+use ferry_lab::objects::{EndpointCondition, at_cluster_ip, at_node_port};
 use ferry_lab::patience::{slowly, until};
 use ferry_lab::probe::Held;
-use ferry_lab::proxy::{Config, NFTABLES};
-use ferry_lab::stage::Directory;
-use ferry_lab::{Family, Host, Lab, Manifests, Outcome, Place, Protocol, Proxy, Service};
+use ferry_lab::proxy::{NFTABLES, ProxyConfig};
+use ferry_lab::stage::ManifestDirectory;
+use ferry_lab::{Family, Host, Lab, LabMachine, Manifests, ProbeOutcome, Protocol, ProxyProcess, TestService};
 
 use super::{ECHO, NO_RETRY, assert_unharmed, busy, config, echo, hammers, held_by, own, stage};
 use crate::support::{EXECUTABLE, alone, folder, run_to_end};
@@ -40,14 +40,14 @@ fn track_connections(node: &Host) {
 #[test]
 fn changes_of_way_and_mode_fail_no_new_connection() {
     let (_turn, lab) = (alone(), Lab::new());
-    track_connections(lab.host(Place::Node));
+    track_connections(lab.host(LabMachine::Node));
     let mut stage = stage(&lab, "bind-modes", own(BIND), &busy());
     let hammers = hammers(&lab);
     for change in 0..CHANGES {
         let runs = stage.proxy.log().matches("Starting kube-proxy").count();
         let changed = match change % 4 {
             0 => config(""),
-            1 => Config { mode: NFTABLES, ..Config::default() },
+            1 => ProxyConfig { mode: NFTABLES, ..ProxyConfig::default() },
             2 => own(BIND),
             _ => own(&format!("{BIND}\nuserspaceUDPTimeout: {}ms", 300 + change)),
         };
@@ -69,7 +69,7 @@ fn changes_of_way_and_mode_fail_no_new_connection() {
 #[test]
 fn a_port_of_another_program_is_named_and_served_later() {
     let (_turn, lab) = (alone(), Lab::new());
-    let node = lab.host(Place::Node);
+    let node = lab.host(LabMachine::Node);
     let taken = SocketAddr::new(node_addresses(Family::V4)[0], 30046);
     let other = node.run(move || TcpListener::bind(taken).unwrap());
     let mut stage = stage(&lab, "bind-taken", own(BIND), &busy());
@@ -77,7 +77,7 @@ fn a_port_of_another_program_is_named_and_served_later() {
     stage.proxy.wait_for("a report", |proxy| {
         proxy.log().lines().any(|line| line.contains(problem) && line.contains(&format!("{taken} over TCP")))
     });
-    let client = lab.from(Place::Client);
+    let client = lab.from(LabMachine::Client);
     assert!(client.tcp(at_cluster_ip(Family::V4, 46), 4).all_answered(), "its Service is served elsewhere");
     assert!(client.tcp(at_node_port(Family::V6, 30046), 4).all_answered());
     assert!(stage.proxy.metric("kubeproxy_userspace_listener_errors_total", &[]) >= 1.0);
@@ -92,25 +92,28 @@ fn a_port_of_another_program_is_named_and_served_later() {
 fn a_service_that_is_its_own_endpoint_is_reset_and_others_are_served() {
     const PORT: u16 = 8080;
     let (_turn, lab) = (alone(), Lab::new());
-    let service = |name, number| Service::new(name, number).port(PORT).protocols(&[Protocol::Tcp, Protocol::Udp]);
+    let service = |name, number| TestService::new(name, number).port(PORT).protocols(&[Protocol::Tcp, Protocol::Udp]);
     let own = |number| Family::ALL.map(|family| cluster_ip(family, number));
     let (itself, partly) = (service("itself", 48), service("partly", 49));
-    let of_itself = own(48).into_iter().fold(itself.endpoints(PORT, &[]), |to, at| to.and_at(at, "", Condition::Ready));
+    let of_itself =
+        own(48).into_iter().fold(itself.endpoints(PORT, &[]), |to, at| to.and_at(at, "", EndpointCondition::Ready));
     // Both its own address and that of the other Service, beside a pod.
     let of_partly = [own(48), own(49)].concat();
     let of_partly = of_partly
         .into_iter()
-        .fold(partly.endpoints(PORT, &[Place::PodA]), |to, at| to.and_at(at, "", Condition::Ready));
+        .fold(partly.endpoints(PORT, &[LabMachine::PodA]), |to, at| to.and_at(at, "", EndpointCondition::Ready));
     let manifests = Manifests::new().with_endpoints(itself, of_itself).with_endpoints(partly, of_partly);
     let stage = stage(&lab, "bind-itself", super::own(BIND), &manifests);
-    for (family, from) in Family::ALL.into_iter().flat_map(|family| [(family, Place::PodB), (family, Place::Node)]) {
+    for (family, from) in
+        Family::ALL.into_iter().flat_map(|family| [(family, LabMachine::PodB), (family, LabMachine::Node)])
+    {
         let client = lab.from(from).patience(NO_RETRY);
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             let tally = client.ask(protocol, SocketAddr::new(cluster_ip(family, 49), PORT), 8);
             assert!(tally.all_answered(), "{family} {from:?} {protocol}: {tally}");
             let tally = client.ask(protocol, SocketAddr::new(cluster_ip(family, 48), PORT), 1);
             // A listener accepts and resets; a socket can't refuse a datagram.
-            let refused = if protocol == Protocol::Tcp { Outcome::Reset } else { Outcome::Timeout };
+            let refused = if protocol == Protocol::Tcp { ProbeOutcome::Reset } else { ProbeOutcome::Timeout };
             assert!(tally.all(&refused), "{family} {from:?} {protocol}: {tally}");
         }
     }
@@ -122,7 +125,7 @@ fn a_service_that_is_its_own_endpoint_is_reset_and_others_are_served() {
 #[test]
 fn a_removed_route_is_back_at_once_and_others_stay() {
     let (_turn, lab) = (alone(), Lab::new());
-    let node = lab.host(Place::Node);
+    let node = lab.host(LabMachine::Node);
     let foreign = |family| if family == Family::V4 { "203.0.113.99" } else { "2001:db8:99::99" };
     for family in Family::ALL {
         node.sh("ip", &["route", "add", "local", foreign(family), "dev", "lo", "table", "local"]);
@@ -151,9 +154,9 @@ fn a_removed_route_is_back_at_once_and_others_stay() {
 #[test]
 fn without_the_right_to_change_the_network_node_ports_are_served() {
     let (_turn, lab) = (alone(), Lab::new());
-    let node = lab.host(Place::Node);
+    let node = lab.host(LabMachine::Node);
     let folder = folder("bind-without-rights");
-    let mut directory = Directory::new(&folder);
+    let mut directory = ManifestDirectory::new(&folder);
     directory.write(&busy());
     let config_file = folder.join("config.yaml");
     // No way: the preferred one needs the right.
@@ -161,9 +164,9 @@ fn without_the_right_to_change_the_network_node_ports_are_served() {
     let (config, objects) = (config_file.display().to_string(), directory.manifests().display().to_string());
     let confined = ["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--", EXECUTABLE];
     let arguments = [&confined[..], &["--config", &config, "--manifests", &objects, "-v=2"]].concat();
-    let mut proxy = Proxy::start_by(node, "setpriv", &folder, &arguments);
+    let mut proxy = ProxyProcess::start_by(node, "setpriv", &folder, &arguments);
     for family in Family::ALL {
-        let client = lab.from(Place::Client);
+        let client = lab.from(LabMachine::Client);
         proxy.wait_for("a node port", |_| client.tcp(at_node_port(family, 30046), 1).all_answered());
         assert_eq!(routes(node, family), [""; 0]);
     }
@@ -179,14 +182,14 @@ fn without_the_right_to_change_the_network_node_ports_are_served() {
 fn without_the_right_to_listen_at_low_ports_the_others_are_served() {
     let (_turn, lab) = (alone(), Lab::new());
     let folder = folder("bind-low-ports");
-    let mut directory = Directory::new(&folder);
+    let mut directory = ManifestDirectory::new(&folder);
     directory.write(&busy());
     let config_file = folder.join("config.yaml");
     own(BIND).write(&config_file);
     let (config, objects) = (config_file.display().to_string(), directory.manifests().display().to_string());
     let confined = ["--bounding-set=-all,+net_admin", "--inh-caps=-all", "--no-new-privs", "--", EXECUTABLE];
     let arguments = [&confined[..], &["--config", &config, "--manifests", &objects, "-v=2"]].concat();
-    let mut proxy = Proxy::start_by(lab.host(Place::Node), "setpriv", &folder, &arguments);
+    let mut proxy = ProxyProcess::start_by(lab.host(LabMachine::Node), "setpriv", &folder, &arguments);
     for family in Family::ALL {
         let at = at_cluster_ip(family, 46);
         proxy.wait_for("a report", |proxy| {
@@ -195,7 +198,7 @@ fn without_the_right_to_listen_at_low_ports_the_others_are_served() {
             let line = log.lines().find(|line| line.contains("reason=\"ListenerFailed\"") && line.contains(&named));
             line.is_some_and(|line| line.contains("Permission denied") && line.contains("CAP_NET_BIND_SERVICE"))
         });
-        let client = lab.from(Place::Client);
+        let client = lab.from(LabMachine::Client);
         proxy.wait_for("a node port", |_| client.tcp(at_node_port(family, 30046), 1).all_answered());
     }
 }
@@ -203,28 +206,30 @@ fn without_the_right_to_listen_at_low_ports_the_others_are_served() {
 #[test]
 fn established_connections_outlive_changes_of_others_and_end_with_their_grace() {
     let (_turn, lab) = (alone(), Lab::new());
-    let _servers = [echo(&lab, Place::PodA), echo(&lab, Place::Far)];
+    let _servers = [echo(&lab, LabMachine::PodA), echo(&lab, LabMachine::Far)];
     let config = own(&format!("{BIND}\nuserspaceTerminationGracePeriod: 1s"));
-    let mut stage = stage(&lab, "bind-held", config, &held_by(&[Place::PodA, Place::Far]));
+    let mut stage = stage(&lab, "bind-held", config, &held_by(&[LabMachine::PodA, LabMachine::Far]));
     let to = Family::ALL.map(|family| at_cluster_ip(family, 47));
-    let held = Held::open(lab.host(Place::PodB), &to, 4);
-    let open = |stage: &ferry_lab::Stage<'_>, at: Place, family| {
+    let held = Held::open(lab.host(LabMachine::PodB), &to, 4);
+    let open = |stage: &ferry_lab::Stage<'_>, at: LabMachine, family| {
         let endpoint = format!("endpoint=\"{}\"", SocketAddr::new(at.address(family), ECHO));
         stage.proxy.metric("kubeproxy_userspace_endpoint_open_connections", &[&endpoint])
     };
     // Each endpoint is counted once, though several listeners lead to it.
-    for (family, at) in Family::ALL.into_iter().flat_map(|family| [(family, Place::PodA), (family, Place::Far)]) {
+    for (family, at) in
+        Family::ALL.into_iter().flat_map(|family| [(family, LabMachine::PodA), (family, LabMachine::Far)])
+    {
         until("half of the connections", slowly(Duration::from_secs(5)), || open(&stage, at, family) == 2.0);
     }
-    let web = (Service::new("web", 48).protocols(&[Protocol::Tcp, Protocol::Udp]), [Place::PodA]);
+    let web = (TestService::new("web", 48).protocols(&[Protocol::Tcp, Protocol::Udp]), [LabMachine::PodA]);
     for _ in 0..3 {
-        stage.set(&held_by(&[Place::PodA, Place::Far]).with(web.0.clone(), &web.1));
-        stage.set(&held_by(&[Place::PodA, Place::Far]));
+        stage.set(&held_by(&[LabMachine::PodA, LabMachine::Far]).with(web.0.clone(), &web.1));
+        stage.set(&held_by(&[LabMachine::PodA, LabMachine::Far]));
     }
     assert!(!held.is_broken(), "unchanged Services are not touched");
     stage.set(&Manifests::new());
     until("the end of the grace", slowly(Duration::from_secs(10)), || held.is_broken());
     held.finish();
-    let refused = lab.from(Place::PodB).patience(NO_RETRY).tcp(to[0], 1);
+    let refused = lab.from(LabMachine::PodB).patience(NO_RETRY).tcp(to[0], 1);
     assert!(!refused.all_answered(), "{refused}");
 }
