@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_kernel::conntrack::testing::create;
-use ferry_kernel::conntrack::{Entry, Filter, Socket, Status, Tuple};
+use ferry_kernel::conntrack::{ConntrackSocket, Entry, Filter, FlowStatus, Tuple};
 
 use crate::process::{ProxyChild, ScratchDirectory, metrics};
 use crate::stats::{memory_mib, thread_of};
@@ -132,14 +132,14 @@ fn between(protocol: u8, n: usize, service: usize, endpoint: u8) -> Entry {
         original: Tuple { source: client, destination: vip, source_port: port, destination_port: 53 },
         reply: Tuple { source: endpoint, destination: client, source_port: 5353, destination_port: port },
         protocol,
-        status: Status::SEEN_REPLY,
+        status: FlowStatus::SEEN_REPLY,
         id: 0,
         zone: 0,
     }
 }
 
 fn clear(protocol: u8) -> anyhow::Result<()> {
-    let mut socket = Socket::open()?;
+    let mut socket = ConntrackSocket::open()?;
     let mut all = Vec::new();
     let filter = Filter { family: Family::V4, protocol, destination: None, port: Some(53), unanswered: false };
     socket.dump(&filter, &mut |entry| all.push(*entry))?;

@@ -10,7 +10,7 @@ use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::{Family, Kind, KubeObject};
 use ferry_api::wire::{Document, decode_manifest};
 use ferry_kernel::iptables::Tool;
-use ferry_kernel::nft::{Batch, ElementData, Set, SetFlags, Socket, data_type};
+use ferry_kernel::nft::{ElementData, NftBatch, NftSocket, Set, SetFlags, data_type};
 use ferry_kube_proxy::core::{Core, CoreSetup, EngineHandle, NodeFacts};
 use ferry_kube_proxy::events::Recorder;
 use ferry_kube_proxy::health::Pulse;
@@ -358,19 +358,19 @@ fn drive(mut engine: Box<dyn Measured>, mailbox: &MailReceiver, said: &SyncSende
 
 /// The minimal commit, for comparison: adds an element to a private set, or removes it.
 pub(crate) struct Empty {
-    socket: Socket,
+    socket: NftSocket,
 }
 
 impl Empty {
     const TABLE: &str = "bench";
     const SET: &str = "scratch";
 
-    fn batch() -> Batch {
-        Batch::new(Family::V4, Self::TABLE)
+    fn batch() -> NftBatch {
+        NftBatch::new(Family::V4, Self::TABLE)
     }
 
     pub(crate) fn open() -> anyhow::Result<Self> {
-        let mut socket = Socket::open()?;
+        let mut socket = NftSocket::open()?;
         let mut batch = Self::batch();
         batch.add_table(None);
         batch.add_set(&Set {

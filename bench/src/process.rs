@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use ferry_kernel::nft::Socket;
+use ferry_kernel::nft::NftSocket;
 
 use crate::neighbour::Neighbour;
 use crate::objects;
@@ -32,7 +32,7 @@ pub(crate) fn run(services: usize) -> anyhow::Result<()> {
     anyhow::ensure!(program.exists(), "{} is missing: build the executable beside this program", program.display());
     println!("executable                                   {:8.2} MB", megabytes(&program)?);
     let directory = ScratchDirectory::new(objects::files(services))?;
-    let mut socket = Socket::open()?;
+    let mut socket = NftSocket::open()?;
     let proxy = ProxyChild::start(&program, &directory.0)?;
     let took = proxy.wait_for_sync(services)?;
     println!(

@@ -3,17 +3,17 @@
 #![no_main]
 
 use ferry_api::object::Family;
-use ferry_kernel::iptables::{ChainName, Line, Match, Restore, Rule, read_lines};
+use ferry_kernel::iptables::{IptablesChainName, Match, OutputLine, Restore, Rule, read_lines};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|output: &[u8]| {
     for family in [Family::V4, Family::V6] {
         let mut restore = Restore::new(family);
         let result = read_lines(output, &mut |line| {
-            let Line::Rule { chain, text } = line else { return };
+            let OutputLine::Rule { chain, text } = line else { return };
             let Some(rule) = Rule::parse(family, text) else { return };
             assert_eq!(Rule::parse(family, &printed(family, &rule)).as_ref(), Some(&rule), "{text}");
-            if let Some(chain) = ChainName::new(chain) {
+            if let Some(chain) = IptablesChainName::new(chain) {
                 restore.append(chain, &rule);
                 restore.append_uncommented(chain, &rule);
             }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use ferry_kernel::nft::Socket;
+use ferry_kernel::nft::NftSocket;
 
 use crate::host::Host;
 
@@ -48,7 +48,7 @@ pub fn try_load(host: &Host, script: &str) -> Result<(), String> {
 /// The generation of nf_tables in the namespace: it increases with each commit by any process.
 pub fn generation(host: &Host) -> u32 {
     host.run(|| {
-        let mut socket = Socket::open().expect("a netlink socket");
+        let mut socket = NftSocket::open().expect("a netlink socket");
         socket.generation().expect("the generation's number")
     })
 }

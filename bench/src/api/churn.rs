@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use ferry_api::object::Family;
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_kernel::iptables::Backend;
-use ferry_kernel::nft::{Changed, Event, Monitor, Notice};
+use ferry_kernel::nft::{Changed, Monitor, NftEvent, NftNotice};
 use ferry_lab::Mode;
 use ferry_lab::api::objects;
 use ferry_plane_iptables::names::PortNames;
@@ -255,8 +255,10 @@ fn watch_kernel(
         let now = Instant::now();
         let mut chains = Vec::new();
         let overrun = monitor.read(&mut |notice| {
-            if let Notice::Changed(Event {
-                family: Some(Family::V4), what: Changed::Chain { name: chain, .. }, ..
+            if let NftNotice::Changed(NftEvent {
+                family: Some(Family::V4),
+                what: Changed::Chain { name: chain, .. },
+                ..
             }) = notice
             {
                 chains.push(chain);

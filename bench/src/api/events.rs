@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use ferry_api::object::Family;
 use ferry_kernel::iptables::Backend;
-use ferry_kernel::nft::Socket;
+use ferry_kernel::nft::NftSocket;
 use ferry_lab::Mode;
 
 use super::proxy::{MeasuredProxy, Program};
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_mins(15);
 const POLL: Duration = Duration::from_millis(1);
 
 /// Counts objects in the kernel.
-type Count = Box<dyn Fn(&mut Socket) -> std::io::Result<usize>>;
+type Count = Box<dyn Fn(&mut NftSocket) -> std::io::Result<usize>>;
 
 /// A foreign change that damages the rules.
 struct Damage {
@@ -62,7 +62,7 @@ pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
             println!("damage: not measured, legacy tables have no notifications");
             return Ok(());
         }
-        let mut socket = Socket::open()?;
+        let mut socket = NftSocket::open()?;
         for round in damages(mode, site)? {
             time_repair(&round, &proxy, site, &mut socket)?;
         }
@@ -93,7 +93,7 @@ fn watch(what: &str, proxy: &MeasuredProxy, mut work: impl FnMut() -> anyhow::Re
 }
 
 /// Makes a foreign change several times; prints the times until it was repaired, and the proxy's processor time for a repair.
-fn time_repair(damage: &Damage, proxy: &MeasuredProxy, site: &Site, socket: &mut Socket) -> anyhow::Result<()> {
+fn time_repair(damage: &Damage, proxy: &MeasuredProxy, site: &Site, socket: &mut NftSocket) -> anyhow::Result<()> {
     let mut took = Vec::new();
     let before = proxy.cpu()?;
     for _ in 0..ROUNDS {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use ferry_api::object::Family;
-use ferry_kernel::nft::{Monitor, Notice};
+use ferry_kernel::nft::{Monitor, NftNotice};
 use ferry_lab::api::Delivery;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -98,8 +98,8 @@ impl<'a> CommitSignal<'a> {
             anyhow::ensure!(readable > 0, "no commit after {PATIENCE:?}");
             let mut is_it = false;
             let _ = monitor.read(&mut |notice| match notice {
-                Notice::Changed(event) => is_it |= event.family == Some(Family::V4) && event.table == *table,
-                Notice::Committed { .. } => {}
+                NftNotice::Changed(event) => is_it |= event.family == Some(Family::V4) && event.table == *table,
+                NftNotice::Committed { .. } => {}
             })?;
             if is_it {
                 return Ok(now);

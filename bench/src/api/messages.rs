@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use ferry_kernel::netlink::tap::{Request, Tally, Tap};
+use ferry_kernel::netlink::tap::{MessageTally, RequestKind, Tap};
 
 use super::give_up;
 use super::proxy::{PATIENCE, Program};
@@ -56,7 +56,7 @@ fn repair(tap: &mut Tap) -> anyhow::Result<()> {
     while started.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_secs(1));
         let seen = tap.read()?;
-        if seen.contains_key(&Request::IpvsChange) {
+        if seen.contains_key(&RequestKind::IpvsChange) {
             print_counts("a deleted virtual server", &seen);
             return Ok(());
         }
@@ -69,8 +69,8 @@ fn print(what: &str, tap: &mut Tap) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print_counts(what: &str, seen: &BTreeMap<Request, Tally>) {
-    let counts = seen.iter().filter(|(request, _)| **request != Request::Other);
+fn print_counts(what: &str, seen: &BTreeMap<RequestKind, MessageTally>) {
+    let counts = seen.iter().filter(|(request, _)| **request != RequestKind::Other);
     let counts: Vec<String> =
         counts.map(|(request, tally)| format!("{request:?} {} in {}", tally.messages, tally.sends)).collect();
     println!("{what:44} {}", if counts.is_empty() { "none".to_owned() } else { counts.join(", ") });

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use ferry_api::object::Family;
-use ferry_kernel::nft::Socket;
+use ferry_kernel::nft::NftSocket;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::site::{NODE, Site};
@@ -66,7 +66,7 @@ pub(super) struct Steps {
 /// Observes writes to the kernel.
 struct Watcher<'a> {
     site: &'a Site,
-    socket: Socket,
+    socket: NftSocket,
     first: u32,
     seen: Steps,
 }
@@ -240,7 +240,7 @@ impl Drop for MeasuredProxy {
 
 impl<'a> Watcher<'a> {
     fn new(site: &'a Site) -> anyhow::Result<Self> {
-        let mut socket = Socket::open()?;
+        let mut socket = NftSocket::open()?;
         let first = socket.generation()?;
         if let Some(tools) = &site.tools {
             tools.ended()?;

@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
-use ferry_kernel::ipvs::{self, Protocol, ServerId, Socket};
-use ferry_kernel::nft;
+use ferry_kernel::ipvs::{IpvsDestination, IpvsError, IpvsProtocol, IpvsSocket, ServerId};
+use ferry_kernel::nft::NftSocket;
 
 use super::proxy::{MeasuredProxy, PATIENCE, Program};
 use super::site::{Site, Workload, at};
@@ -31,7 +31,7 @@ const QUIET_SAMPLES: u32 = 5;
 const QUIET: Duration = Duration::from_millis(100);
 
 /// The virtual servers of IPv4 in the kernel.
-pub(super) struct Servers(RefCell<Socket>);
+pub(super) struct Servers(RefCell<IpvsSocket>);
 
 /// Measures start, changes, memory and a restart.
 pub(super) fn run(program: &Program, workload: Workload) -> anyhow::Result<()> {
@@ -61,7 +61,7 @@ pub(super) fn run(program: &Program, workload: Workload) -> anyhow::Result<()> {
 
 /// Measures a restart until the proxy is quiet.
 fn restarted(program: &Program, site: &Site) -> anyhow::Result<()> {
-    let mut nft = nft::Socket::open()?;
+    let mut nft = NftSocket::open()?;
     let before = nft.generation()?;
     let mut proxy = program.start(site)?;
     let began = Instant::now();
@@ -155,7 +155,7 @@ pub(super) fn settle(proxy: &mut MeasuredProxy) -> anyhow::Result<(Instant, Dura
 
 impl Servers {
     pub(super) fn open() -> anyhow::Result<Self> {
-        Ok(Self(RefCell::new(Socket::open()?)))
+        Ok(Self(RefCell::new(IpvsSocket::open()?)))
     }
 
     /// True if the servers of all services are there with all endpoints.
@@ -180,7 +180,7 @@ impl Servers {
 
     /// The endpoints of a service with their weights, in order.
     pub(super) fn destinations(&self, vip: Ipv4Addr) -> io::Result<Vec<(SocketAddr, u32)>> {
-        self.destinations_of(&ServerId { protocol: Protocol::Tcp, address: IpAddr::V4(vip), port: 80 })
+        self.destinations_of(&ServerId { protocol: IpvsProtocol::Tcp, address: IpAddr::V4(vip), port: 80 })
     }
 
     /// The endpoints that get connections.
@@ -192,16 +192,16 @@ impl Servers {
 
     fn destinations_of(&self, server: &ServerId) -> io::Result<Vec<(SocketAddr, u32)>> {
         let mut found = Vec::new();
-        let mut add = |destination: ipvs::Destination, _| found.push((destination.address, destination.weight));
+        let mut add = |destination: IpvsDestination, _| found.push((destination.address, destination.weight));
         self.0.borrow_mut().dump_destinations(server, &mut add).map_err(system)?;
         found.sort_unstable();
         Ok(found)
     }
 }
 
-fn system(error: ipvs::Error) -> io::Error {
+fn system(error: IpvsError) -> io::Error {
     match error {
-        ipvs::Error::Absent => io::Error::new(io::ErrorKind::Unsupported, ipvs::Error::Absent),
-        ipvs::Error::Io(error) => error,
+        IpvsError::Absent => io::Error::new(io::ErrorKind::Unsupported, IpvsError::Absent),
+        IpvsError::Io(error) => error,
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use ferry_relay::{
-    Balancer, Bind, Config, DEFAULT_PENALTY, Listener, ListenerId, ListenerState, Port, Protocol, Relay,
+    Balancer, Bind, DEFAULT_PENALTY, Listener, ListenerId, ListenerState, Port, Protocol, Relay, RelayConfig,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
@@ -85,7 +85,7 @@ async fn echo_datagrams(socket: UdpSocket) {
 pub(crate) fn relay_process(address: &str) -> anyhow::Result<()> {
     ferry_relay::raise_limit(500_000);
     // Associations last as long as the measurement of their memory.
-    let config = Config { udp_idle: Duration::from_secs(60), ..Config::default() };
+    let config = RelayConfig { udp_idle: Duration::from_secs(60), ..RelayConfig::default() };
     let (relay, workers) = Relay::new(config)?;
     let threads: Vec<_> = workers.into_iter().map(|worker| std::thread::spawn(|| worker.run())).collect();
     let listeners = [(ECHO, Protocol::Tcp), (SINK, Protocol::Tcp), (ECHO, Protocol::Udp)];

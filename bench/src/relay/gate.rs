@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail, ensure};
 use ferry_relay::{
-    Balancer, Bind, Config, DEFAULT_PENALTY, Gate, Listener, ListenerId, ListenerState, Port, Protocol, Relay, Routes,
+    Balancer, Bind, DEFAULT_PENALTY, Gate, Listener, ListenerId, ListenerState, Port, Protocol, Relay, RelayConfig,
+    Routes,
 };
 
 use super::site::{ECHO, ENDPOINT, RELAY, SINK, Site};
@@ -74,7 +75,7 @@ fn address(index: u32) -> Ipv4Addr {
 pub(crate) fn process(shape: &str, services: &str) -> anyhow::Result<()> {
     let services: u32 = services.parse()?;
     ferry_relay::raise_limit(500_000);
-    let (relay, workers) = Relay::new(Config::default())?;
+    let (relay, workers) = Relay::new(RelayConfig::default())?;
     let threads: Vec<_> = workers.into_iter().map(|worker| std::thread::spawn(|| worker.run())).collect();
     let endpoint = SocketAddr::new(ENDPOINT.parse()?, ECHO);
     let ports = (0..services).map(|index| {

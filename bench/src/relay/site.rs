@@ -119,7 +119,7 @@ pub(super) fn relayed(site: &Site, name: &'static str) -> anyhow::Result<Way> {
 
 /// HAProxy with as many threads as the relay, with `option splice-auto` if the name says so.
 fn haproxy(site: &Site, name: &'static str) -> anyhow::Result<Way> {
-    let threads = ferry_relay::Config::default().workers;
+    let threads = ferry_relay::RelayConfig::default().workers;
     // It refuses to start with more connections than descriptors allow.
     let maximum = ferry_relay::raise_limit(0).min(80_200).saturating_sub(200) / 2;
     let splice = if name.ends_with("splice") { "    option splice-auto\n" } else { "" };

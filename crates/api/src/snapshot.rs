@@ -72,7 +72,7 @@ struct RawHeader {
 }
 
 /// Reads lines, and what they add up to.
-struct Lines<R> {
+struct SnapshotLines<R> {
     reader: R,
     digest: Sha256,
     /// number of the last line, from 1
@@ -136,7 +136,7 @@ impl<W: Write> SnapshotEncoder<W> {
 /// # Errors
 /// If the reader fails, or the content isn't exactly one snapshot of this version.
 pub fn decode_snapshot(reader: impl BufRead) -> Result<Snapshot, SnapshotError> {
-    let mut lines = Lines { reader, digest: Sha256::new(), number: 0, buffer: Vec::new() };
+    let mut lines = SnapshotLines { reader, digest: Sha256::new(), number: 0, buffer: Vec::new() };
     match lines.next()?.split_once(' ') {
         Some((SNAPSHOT_NAME, VERSION)) => {}
         Some((SNAPSHOT_NAME, version)) => return Err(SnapshotError::Version(version.chars().take(20).collect())),
@@ -175,9 +175,9 @@ fn hexadecimal(digest: Sha256) -> String {
     digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-// === impl Lines ===
+// === impl SnapshotLines ===
 
-impl<R: BufRead> Lines<R> {
+impl<R: BufRead> SnapshotLines<R> {
     /// The next line, without its end.
     fn next(&mut self) -> Result<&str, SnapshotError> {
         self.buffer.clear();

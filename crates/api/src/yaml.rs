@@ -17,7 +17,7 @@ pub struct Chunk<'a> {
 
 /// An error of a document, with its line and column.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct YamlError {
     /// 1-based line and column within the stream, where known
     pub place: Option<(usize, usize)>,
     /// the message, without line and column
@@ -34,9 +34,9 @@ impl Chunk<'_> {
     }
 
     /// An error of the parser within this document. One that has no place of its own is about the whole document.
-    pub fn fault(&self, error: &Error) -> Fault {
+    pub fn fault(&self, error: &Error) -> YamlError {
         let place = error.location().and_then(|location| self.place(location)).or_else(|| self.first_line());
-        Fault { place, message: message(error) }
+        YamlError { place, message: message(error) }
     }
 
     /// The position where the content begins.

@@ -5,15 +5,17 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::kubeconfig::{self, Authorization, Chosen, Content, Impersonate, ServerAddress, User, without_credentials};
+use crate::kubeconfig::{
+    self, Authorization, Chosen, FileContent, Impersonate, ServerAddress, User, without_credentials,
+};
 use hyper::Uri;
 
 use super::authorities::Authorities;
 use super::credentials;
 use super::error::AccessError;
 use super::file;
-use super::proxy::Proxy;
-use super::settings::{Http2, Settings};
+use super::proxy::ForwardProxy;
+use super::settings::{ClientSettings, Http2};
 use super::tls::{self, Material};
 use ferry_kernel::text::reason;
 
@@ -23,7 +25,7 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// checked on loading; no connection is made.
 #[derive(Clone)]
 pub struct Access {
-    pub(super) settings: Arc<Settings>,
+    pub(super) settings: Arc<ClientSettings>,
     /// content of the files at start
     pub(super) material: Material,
 }
@@ -64,12 +66,14 @@ impl Access {
             |what: &str, reason: String| AccessError::Content { origin: origin.clone(), what: what.to_owned(), reason };
         let uri: Uri = server.parse().map_err(|_| unusable("server", format!("{shown:?} is not a valid URL")))?;
         let proxy = match &chosen.proxy {
-            Some(url) => Some(Proxy::of_url(url).ok_or_else(|| unusable("proxy-url", "not a valid URL".to_owned()))?),
-            None => Proxy::of_environment(&uri, env),
+            Some(url) => {
+                Some(ForwardProxy::of_url(url).ok_or_else(|| unusable("proxy-url", "not a valid URL".to_owned()))?)
+            }
+            None => ForwardProxy::of_environment(&uri, env),
         };
         credentials::check(&chosen.user).map_err(|(what, reason)| unusable(what, reason))?;
         let (authorities, http2) = (Authorities::default(), Http2::of_environment(env));
-        let settings = Settings { chosen, origin: origin.clone(), shown, proxy, authorities, http2 };
+        let settings = ClientSettings { chosen, origin: origin.clone(), shown, proxy, authorities, http2 };
         let material = Material::read(&settings.chosen, None).map_err(|fault| unusable(fault.what, fault.reason))?;
         if settings.chosen.server.tls {
             tls::config(&settings, &material).map_err(|fault| unusable(fault.what, fault.reason))?;
@@ -113,8 +117,8 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 /// Resolves relative paths against the kubeconfig's folder; a plugin's command only if it contains a slash.
 fn resolve(chosen: &mut Chosen, folder: &Path) {
     let absolute = |path: &mut String| *path = folder.join(&*path).to_string_lossy().into_owned();
-    let file = |content: &mut Content| {
-        if let Content::File(path) = content {
+    let file = |content: &mut FileContent| {
+        if let FileContent::File(path) = content {
             absolute(path);
         }
     };
@@ -148,7 +152,7 @@ fn in_cluster(env: &dyn Fn(&str) -> Option<String>, account: &Path) -> Result<Ch
     };
     Ok(Chosen {
         server,
-        authorities: Some(Content::File(file("ca.crt"))),
+        authorities: Some(FileContent::File(file("ca.crt"))),
         insecure: false,
         server_name: None,
         proxy: None,

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::body::{Body, Purpose};
 use super::error::CallError;
 use super::headers;
-use super::pool::Running;
+use super::pool::RunningRequest;
 
 /// Head and body of a response of any status.
 #[derive(Debug)]
@@ -32,7 +32,11 @@ pub struct Answer {
 const MOST_BYTES: usize = 64 << 10;
 
 impl Answer {
-    pub(super) fn new(response: Response<Incoming>, running: Running, purpose: Purpose) -> Result<Self, CallError> {
+    pub(super) fn new(
+        response: Response<Incoming>,
+        running: RunningRequest,
+        purpose: Purpose,
+    ) -> Result<Self, CallError> {
         let (head, incoming) = response.into_parts();
         let text = |value: Option<&HeaderValue>| {
             value.map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_owned()).unwrap_or_default()

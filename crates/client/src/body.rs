@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::Client;
 use super::error::{CallError, chain};
 use super::gzip::Gunzip;
-use super::pool::Running;
+use super::pool::RunningRequest;
 
 /// A watch that is never idle checks this many times less often for another client certificate.
 const BUSY_LOOKS: u32 = 6;
@@ -20,7 +20,7 @@ const BUSY_LOOKS: u32 = 6;
 pub struct Body {
     incoming: Incoming,
     /// occupies its connection until the end
-    running: Option<Running>,
+    running: Option<RunningRequest>,
     /// set if the body is compressed
     gunzip: Option<Gunzip>,
     ended: bool,
@@ -54,7 +54,7 @@ pub(super) enum Purpose {
 // === impl Body ===
 
 impl Body {
-    pub(super) fn new(incoming: Incoming, running: Running, packed: bool, purpose: Purpose) -> Self {
+    pub(super) fn new(incoming: Incoming, running: RunningRequest, packed: bool, purpose: Purpose) -> Self {
         Self { incoming, running: Some(running), gunzip: packed.then(Gunzip::new), ended: false, purpose }
     }
 

@@ -19,24 +19,24 @@ use tokio::sync::Notify;
 use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
-use super::Timing;
+use super::TimeLimits;
 use super::error::chain;
 use super::platform::limit_unacknowledged;
-use super::proxy::{Proxy, Scheme};
-use super::settings::Settings;
+use super::proxy::{ForwardProxy, Scheme};
+use super::settings::ClientSettings;
 use super::tls::HTTP2;
 
 /// A byte stream over any layers.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// The TLS alert by which the peer closed a connection: HTTP/2 doesn't pass it on.
 pub(super) type Alert = Arc<OnceLock<String>>;
 
 /// A connection in the form of hyper's traits.
 pub(super) struct Wire {
-    io: TokioIo<Box<dyn Stream>>,
+    io: TokioIo<Box<dyn ByteStream>>,
     /// ALPN chose HTTP/2
     pub(super) http2: bool,
     /// requests need the absolute URL: a proxy forwards them one by one
@@ -68,7 +68,7 @@ struct Dial {
     tls: Option<Arc<ClientConfig>>,
     /// instead of the URL's host
     server_name: Option<String>,
-    proxy: Option<Proxy>,
+    proxy: Option<ForwardProxy>,
     /// for the connection to an https proxy
     proxy_tls: Option<Arc<ClientConfig>>,
 }
@@ -85,7 +85,7 @@ type Connecting = Pin<Box<dyn Future<Output = Result<Wire, ConnectError>> + Send
 // === impl Wire ===
 
 impl Wire {
-    fn new(stream: Box<dyn Stream>) -> Self {
+    fn new(stream: Box<dyn ByteStream>) -> Self {
         Self { io: TokioIo::new(stream), http2: false, forwarded: false, alert: Alert::default(), read: Arc::default() }
     }
 
@@ -168,10 +168,10 @@ impl ConnectError {
 impl Connector {
     /// A connector for a server and one identity; `tls` is `None` without TLS.
     pub(super) fn new(
-        settings: &Settings,
+        settings: &ClientSettings,
         tls: Option<ClientConfig>,
         proxy_tls: Option<ClientConfig>,
-        timing: &Timing,
+        timing: &TimeLimits,
     ) -> Self {
         Self(Arc::new(Dial {
             brisk: tcp(timing, timing.tcp),
@@ -190,7 +190,7 @@ impl Connector {
     }
 }
 
-fn tcp(timing: &Timing, limit: Duration) -> HttpConnector {
+fn tcp(timing: &TimeLimits, limit: Duration) -> HttpConnector {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -240,14 +240,14 @@ impl Dial {
         self.secure(Box::new(TokioIo::new(tunnelled)), &name).await
     }
 
-    async fn tcp(&self, to: Uri, brisk: bool) -> Result<Box<dyn Stream>, ConnectError> {
+    async fn tcp(&self, to: Uri, brisk: bool) -> Result<Box<dyn ByteStream>, ConnectError> {
         let mut tcp = if brisk { self.brisk.clone() } else { self.patient.clone() };
         let tcp = tcp.call(to).await.map_err(|error| ConnectError::unreachable(chain(&error)))?;
         Ok(Box::new(tcp.into_inner()))
     }
 
     /// Adds TLS if the server uses it.
-    async fn secure(&self, stream: Box<dyn Stream>, name: &str) -> Result<Wire, ConnectError> {
+    async fn secure(&self, stream: Box<dyn ByteStream>, name: &str) -> Result<Wire, ConnectError> {
         match &self.tls {
             None => Ok(Wire::new(stream)),
             Some(config) => handshake(config, stream, name).await,
@@ -282,7 +282,7 @@ impl Service<Uri> for ToProxy {
     }
 }
 
-async fn handshake(config: &Arc<ClientConfig>, stream: Box<dyn Stream>, name: &str) -> Result<Wire, ConnectError> {
+async fn handshake(config: &Arc<ClientConfig>, stream: Box<dyn ByteStream>, name: &str) -> Result<Wire, ConnectError> {
     let server = ServerName::try_from(name.to_owned())
         .map_err(|_| ConnectError::failing(format!("{name:?} is not a valid TLS server name")))?;
     let tls = TlsConnector::from(Arc::clone(config)).connect(server, stream).await;
@@ -303,7 +303,7 @@ fn with_port(server: Uri) -> Uri {
     Uri::from_parts(parts).unwrap_or(server)
 }
 
-fn through(proxy: &Proxy, error: &(dyn Error + 'static)) -> ConnectError {
+fn through(proxy: &ForwardProxy, error: &(dyn Error + 'static)) -> ConnectError {
     let mut cause = Some(error);
     let mut answered = true;
     while let Some(inner) = cause {

@@ -9,12 +9,12 @@ use base64::engine::general_purpose::STANDARD;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
-use super::Timing;
+use super::TimeLimits;
 use super::credential::{Credential, bearer, sensitive};
 use super::error::CallError;
 use super::exec::Plugin;
 use super::file::read_named;
-use super::settings::Settings;
+use super::settings::ClientSettings;
 use crate::observe::Observe;
 
 /// Source of credentials.
@@ -108,7 +108,7 @@ fn read_token(path: &str) -> Result<HeaderValue, String> {
 // === impl Credentials ===
 
 impl Credentials {
-    pub(super) fn new(settings: &Settings, timing: &Timing, metrics: &Arc<dyn Observe>) -> Self {
+    pub(super) fn new(settings: &ClientSettings, timing: &TimeLimits, metrics: &Arc<dyn Observe>) -> Self {
         match &settings.chosen.user.authorization {
             Authorization::None => Self::Fixed(None),
             Authorization::Token(token) => Self::Fixed(bearer(token.expose()).ok()),

@@ -7,22 +7,22 @@ use std::time::Duration;
 use tokio::sync::MutexGuard;
 use tokio::time::Instant;
 
-use super::Timing;
+use super::TimeLimits;
 use super::connect::ConnectError;
 use crate::backoff::{Backoff, Jitter};
 
 /// Pacing of attempts to connect, shared by all requests.
-pub(super) struct Gate {
+pub(super) struct ConnectGate {
     /// held during an attempt
     turn: tokio::sync::Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     /// least interval of attempts while the server is unreachable
     probe: Duration,
     /// limit of the backoff, before jitter
     limit: Duration,
 }
 
-struct State {
+struct GateState {
     /// failed attempts
     failures: u64,
     /// error of the last failed attempt
@@ -39,11 +39,11 @@ struct State {
 /// Every eighth attempt has the long TCP timeout: a distant server may need it.
 const PATIENT: u32 = 8;
 
-// === impl Gate ===
+// === impl ConnectGate ===
 
-impl Gate {
-    pub(super) fn new(timing: &Timing) -> Self {
-        let state = State {
+impl ConnectGate {
+    pub(super) fn new(timing: &TimeLimits) -> Self {
+        let state = GateState {
             failures: 0,
             error: String::new(),
             next: None,
@@ -124,14 +124,14 @@ impl Gate {
         state.failing.reset();
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, GateState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl State ===
+// === impl GateState ===
 
-impl State {
+impl GateState {
     /// Notes a failure after an answer of the server or of a proxy.
     fn back_off(&mut self, error: String, limit: Duration) {
         self.absent = 0;
@@ -150,8 +150,8 @@ impl State {
 mod tests {
     use super::*;
 
-    fn gate() -> Gate {
-        Gate::new(&Timing::default())
+    fn gate() -> ConnectGate {
+        ConnectGate::new(&TimeLimits::default())
     }
 
     #[tokio::test(start_paused = true)]

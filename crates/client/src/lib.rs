@@ -63,12 +63,12 @@ use body::Purpose;
 use credential::Credential;
 use credentials::Credentials;
 use limit::RateLimit;
-use pool::Running;
+use pool::RunningRequest;
 use transport::Transports;
 
 /// Request settings: those of clientConnection, and time limits.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ClientOptions {
     /// contentType: encoding of request bodies and, without acceptContentTypes, of responses
     pub content_type: String,
     /// acceptContentTypes; blank for contentType, then any type
@@ -80,12 +80,12 @@ pub struct Options {
     /// the header User-Agent, see [`user_agent`]
     pub user_agent: String,
     /// time limits
-    pub timing: Timing,
+    pub timing: TimeLimits,
 }
 
 /// Time limits. The default is for real clusters; tests shorten them.
 #[derive(Clone, Debug)]
-pub struct Timing {
+pub struct TimeLimits {
     /// time limit of establishing a connection: name resolution, TCP, proxy, TLS
     pub connect: Duration,
     /// time limit from sending a request to the head of its response; connecting isn't included
@@ -127,7 +127,7 @@ struct Inner {
     host: String,
     headers: HeaderMap,
     compress: bool,
-    timing: Timing,
+    timing: TimeLimits,
     limit: RateLimit,
     credentials: Arc<Credentials>,
     transports: Arc<Transports>,
@@ -137,7 +137,7 @@ struct Inner {
 /// The head of a response, and the connection that it came over.
 struct Reply {
     response: Response<Incoming>,
-    running: Running,
+    running: RunningRequest,
     /// the number of the identity that the connection authenticated with
     identity: u64,
 }
@@ -172,9 +172,9 @@ pub struct Call {
     pub body: Bytes,
 }
 
-// === impl Timing ===
+// === impl TimeLimits ===
 
-impl Default for Timing {
+impl Default for TimeLimits {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
@@ -232,7 +232,7 @@ impl Client {
     ///
     /// # Errors
     /// If the server's address, a header or the TLS material is unusable: [`AccessError::Content`].
-    pub fn new(access: Access, options: Options, metrics: Arc<dyn Observe>) -> Result<Self, AccessError> {
+    pub fn new(access: Access, options: ClientOptions, metrics: Arc<dyn Observe>) -> Result<Self, AccessError> {
         let settings = &access.settings;
         let unusable = |what: &str, reason: String| AccessError::Content {
             origin: settings.origin.clone(),
@@ -409,7 +409,7 @@ impl fmt::Debug for Client {
 }
 
 /// The headers of all requests: Accept, User-Agent, impersonation, and the login of a forwarding proxy.
-fn fixed_headers(access: &Access, options: &Options) -> Result<HeaderMap, (&'static str, String)> {
+fn fixed_headers(access: &Access, options: &ClientOptions) -> Result<HeaderMap, (&'static str, String)> {
     let chosen = &access.settings.chosen;
     let (accept, unknown) = headers::accept(&options.content_type, &options.accept_content_types);
     if !unknown.is_empty() {
@@ -421,7 +421,9 @@ fn fixed_headers(access: &Access, options: &Options) -> Result<HeaderMap, (&'sta
         credentials::impersonation(chosen.user.impersonate.as_ref()).map_err(|reason| ("impersonation", reason))?;
     headers.insert(ACCEPT, text("acceptContentTypes", &accept)?);
     headers.insert(USER_AGENT, text("User-Agent", &options.user_agent)?);
-    if let (false, Some(basic)) = (chosen.server.tls, access.settings.proxy.as_ref().and_then(proxy::Proxy::basic)) {
+    if let (false, Some(basic)) =
+        (chosen.server.tls, access.settings.proxy.as_ref().and_then(proxy::ForwardProxy::basic))
+    {
         headers.insert(PROXY_AUTHORIZATION, basic.clone());
     }
     Ok(headers)

@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::Timing;
+use super::TimeLimits;
 use super::connect::{Alert, ConnectError, Connector, Wire};
 use super::error::{CallError, chain};
 
@@ -52,10 +52,10 @@ pub(super) struct Pings {
 pub(super) struct Pool {
     connector: Connector,
     pings: Pings,
-    open: Mutex<Vec<Open>>,
+    open: Mutex<Vec<PooledConnection>>,
 }
 
-struct Open {
+struct PooledConnection {
     sender: Sender,
     link: Arc<Link>,
     /// when a request was last sent over it
@@ -86,13 +86,13 @@ pub(super) struct Link {
 pub(super) struct Lease {
     pool: Arc<Pool>,
     sender: Sender,
-    running: Running,
+    running: RunningRequest,
     /// the connection has served other requests before
     is_old: bool,
 }
 
 /// Counts a running request of a connection until it is dropped.
-pub(super) struct Running(Arc<Link>);
+pub(super) struct RunningRequest(Arc<Link>);
 
 /// Failure of a request without a response.
 pub(super) enum SendError {
@@ -121,7 +121,7 @@ impl Pool {
         open.retain(|open| !open.sender.is_closed());
         let at = open.iter().position(|open| open.link.has_room())?;
         let found = open.get(at)?;
-        let running = Running::on(&found.link);
+        let running = RunningRequest::on(&found.link);
         let sender = match &found.sender {
             Sender::Two(sender) => Sender::Two(sender.clone()),
             // It returns to the pool with the head of the response.
@@ -134,7 +134,7 @@ impl Pool {
     pub(super) async fn dial(
         self: &Arc<Self>,
         server: Uri,
-        timing: &Timing,
+        timing: &TimeLimits,
         brisk: bool,
         failures: u64,
     ) -> Result<Lease, ConnectError> {
@@ -158,7 +158,7 @@ impl Pool {
             failures,
             answered: AtomicBool::new(false),
         });
-        let running = Running::on(&link);
+        let running = RunningRequest::on(&link);
         let sender = if wire.http2 {
             let (sender, connection) = self.http2().handshake(wire).await.map_err(|error| broken(&error, &link))?;
             settled(connection, &link, &read).await?;
@@ -191,7 +191,7 @@ impl Pool {
     }
 
     fn keep(&self, sender: Sender, link: &Arc<Link>) {
-        let kept = Open { sender, link: Arc::clone(link), used: Instant::now() };
+        let kept = PooledConnection { sender, link: Arc::clone(link), used: Instant::now() };
         locked(&self.open).push(kept);
     }
 
@@ -279,16 +279,16 @@ impl Link {
     }
 }
 
-// === impl Running ===
+// === impl RunningRequest ===
 
-impl Running {
+impl RunningRequest {
     fn on(link: &Arc<Link>) -> Self {
         link.running.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(link))
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::Relaxed);
     }
@@ -311,8 +311,8 @@ impl Lease {
     }
 
     /// Sends a request and waits for the head of its response. The connection counts the request as running until the returned
-    /// [`Running`] is dropped.
-    pub(super) async fn send(self, request: Outgoing) -> Result<(Response<Incoming>, Running), SendError> {
+    /// [`RunningRequest`] is dropped.
+    pub(super) async fn send(self, request: Outgoing) -> Result<(Response<Incoming>, RunningRequest), SendError> {
         let Self { pool, sender, running, is_old } = self;
         let link = Arc::clone(&running.0);
         let result = match sender {

@@ -16,16 +16,16 @@ pub(super) enum Scheme {
 
 /// A proxy. Debug shows no password.
 #[derive(Clone, Debug)]
-pub(super) struct Proxy {
+pub(super) struct ForwardProxy {
     pub(super) scheme: Scheme,
     /// its address, as a URL with scheme http or https, without credentials
     pub(super) uri: Uri,
     intercept: Intercept,
 }
 
-// === impl Proxy ===
+// === impl ForwardProxy ===
 
-impl Proxy {
+impl ForwardProxy {
     /// The proxy of this URL; `None` if the URL is invalid or its scheme isn't supported.
     pub(super) fn of_url(url: &str) -> Option<Self> {
         // The destination is irrelevant to a matcher for all destinations.

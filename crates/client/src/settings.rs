@@ -5,16 +5,16 @@ use std::time::Duration;
 use crate::kubeconfig::Chosen;
 
 use super::authorities::Authorities;
-use super::proxy::Proxy;
+use super::proxy::ForwardProxy;
 
 /// Immutable settings of a client.
-pub(super) struct Settings {
+pub(super) struct ClientSettings {
     pub(super) chosen: Chosen,
     /// the kubeconfig's path, for messages
     pub(super) origin: String,
     /// the server's URL, for messages: without credentials
     pub(super) shown: String,
-    pub(super) proxy: Option<Proxy>,
+    pub(super) proxy: Option<ForwardProxy>,
     /// the system's certificate authorities, read at most once
     pub(super) authorities: Authorities,
     pub(super) http2: Http2,

@@ -92,14 +92,14 @@ impl Setup {
         Self::with(access, |_| {})
     }
 
-    fn with(access: Access, change: impl FnOnce(&mut Options)) -> Self {
-        let mut options = Options {
+    fn with(access: Access, change: impl FnOnce(&mut ClientOptions)) -> Self {
+        let mut options = ClientOptions {
             content_type: "application/vnd.kubernetes.protobuf".to_owned(),
             accept_content_types: String::new(),
             qps: -1.0,
             burst: 0,
             user_agent: user_agent("/bin/kube-proxy", "v1.36.2", "linux/amd64"),
-            timing: Timing::default(),
+            timing: TimeLimits::default(),
         };
         change(&mut options);
         let observed = Arc::new(Observed::default());

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::kubeconfig::{Chosen, Content};
+use crate::kubeconfig::{Chosen, FileContent};
 use crate::x509;
 use rustls::client::Resumption;
 use rustls::crypto::ring;
@@ -15,7 +15,7 @@ use rustls::{ClientConfig, ConfigBuilder, Error, InconsistentKeys, WantsVerifier
 
 use super::authorities;
 use super::file::read_named;
-use super::settings::Settings;
+use super::settings::ClientSettings;
 use super::verify::{AnyServer, KnownServer};
 
 /// Cached TLS sessions: there is one server.
@@ -45,7 +45,7 @@ pub(super) struct Material {
 
 /// An unusable field, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct FieldFault {
     /// the field
     pub(super) what: &'static str,
     pub(super) reason: String,
@@ -54,7 +54,7 @@ pub(super) struct Fault {
 type Builder = ConfigBuilder<ClientConfig, WantsVerifier>;
 
 /// TLS configuration of new connections to the server.
-pub(super) fn config(settings: &Settings, material: &Material) -> Result<ClientConfig, Fault> {
+pub(super) fn config(settings: &ClientSettings, material: &Material) -> Result<ClientConfig, FieldFault> {
     let builder = builder()?;
     let builder = if settings.chosen.insecure {
         let provider = Arc::clone(builder.crypto_provider());
@@ -63,7 +63,7 @@ pub(super) fn config(settings: &Settings, material: &Material) -> Result<ClientC
         match material.authorities() {
             Some(pem) => {
                 let provider = Arc::clone(builder.crypto_provider());
-                let verifier = KnownServer::new(pem, provider).map_err(|reason| Fault {
+                let verifier = KnownServer::new(pem, provider).map_err(|reason| FieldFault {
                     what: "certificate-authority",
                     reason: format!("unable to load root certificates: {reason}"),
                 })?;
@@ -81,16 +81,16 @@ pub(super) fn config(settings: &Settings, material: &Material) -> Result<ClientC
 }
 
 /// TLS configuration of connections to a proxy: the system's authorities, no client certificate.
-pub(super) fn plain_config(settings: &Settings) -> Result<ClientConfig, Fault> {
+pub(super) fn plain_config(settings: &ClientSettings) -> Result<ClientConfig, FieldFault> {
     let config = builder()?.with_root_certificates(settings.authorities.of_system()).with_no_client_auth();
     // Requests to a proxy are HTTP/1.1, whatever the tunnel carries.
     Ok(adjusted(config, vec![HTTP1.to_vec()]))
 }
 
-fn builder() -> Result<Builder, Fault> {
+fn builder() -> Result<Builder, FieldFault> {
     ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|error| Fault { what: "TLS", reason: error.to_string() })
+        .map_err(|error| FieldFault { what: "TLS", reason: error.to_string() })
 }
 
 fn adjusted(mut config: ClientConfig, protocols: Vec<Vec<u8>>) -> ClientConfig {
@@ -103,18 +103,18 @@ fn adjusted(mut config: ClientConfig, protocols: Vec<Vec<u8>>) -> ClientConfig {
 
 impl Pair {
     /// Checks that certificate and key are well-formed and belong together.
-    pub(super) fn check(&self) -> Result<(), Fault> {
+    pub(super) fn check(&self) -> Result<(), FieldFault> {
         self.certified().map(|_| ())
     }
 
     /// Certificate and key for the handshake. X.509 version 1 certificates, which the TLS library can't parse, are sent like
     /// others: servers accept them.
-    fn certified(&self) -> Result<CertifiedKey, Fault> {
+    fn certified(&self) -> Result<CertifiedKey, FieldFault> {
         let (chain, key) = self.parse()?;
         let key = ring::default_provider().key_provider.load_private_key(key);
-        let key = key.map_err(|_| Fault { what: "client-key", reason: UNUSABLE_KEY.to_owned() })?;
+        let key = key.map_err(|_| FieldFault { what: "client-key", reason: UNUSABLE_KEY.to_owned() })?;
         let certified = CertifiedKey::new(chain, key);
-        let of_certificate = |reason| Fault { what: "client-certificate", reason };
+        let of_certificate = |reason| FieldFault { what: "client-certificate", reason };
         match certified.keys_match() {
             Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
             Err(Error::InconsistentKeys(_)) => Err(mismatch()),
@@ -136,8 +136,8 @@ impl Pair {
         x509::validity(authorities::certificates(&self.certificate).ok()?.first()?).map(|(_, end)| end)
     }
 
-    fn parse(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Fault> {
-        let wrong = |what| move |reason| Fault { what, reason };
+    fn parse(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), FieldFault> {
+        let wrong = |what| move |reason| FieldFault { what, reason };
         let chain = authorities::certificates(&self.certificate).map_err(wrong("client-certificate"))?;
         if chain.is_empty() {
             return Err(wrong("client-certificate")("no certificate found in the PEM data".to_owned()));
@@ -159,7 +159,7 @@ impl fmt::Debug for Pair {
 
 impl Material {
     /// Reads all files. A plugin's pair is used if the kubeconfig has none.
-    pub(super) fn read(chosen: &Chosen, plugin: Option<&Pair>) -> Result<Self, Fault> {
+    pub(super) fn read(chosen: &Chosen, plugin: Option<&Pair>) -> Result<Self, FieldFault> {
         if !chosen.server.tls {
             return Ok(Self::default());
         }
@@ -185,16 +185,16 @@ impl fmt::Debug for Material {
     }
 }
 
-fn mismatch() -> Fault {
+fn mismatch() -> FieldFault {
     let reason = "private key does not match public key".to_owned();
-    Fault { what: "client-certificate and client-key", reason }
+    FieldFault { what: "client-certificate and client-key", reason }
 }
 
-fn bytes(what: &'static str, content: &Content) -> Result<Vec<u8>, Fault> {
+fn bytes(what: &'static str, content: &FileContent) -> Result<Vec<u8>, FieldFault> {
     match content {
-        Content::Data(bytes) => Ok(bytes.clone()),
-        Content::File(path) => {
-            read_named(path).map_err(|reason| Fault { what, reason: format!("unable to read the file: {reason}") })
+        FileContent::Data(bytes) => Ok(bytes.clone()),
+        FileContent::File(path) => {
+            read_named(path).map_err(|reason| FieldFault { what, reason: format!("unable to read the file: {reason}") })
         }
     }
 }

@@ -6,32 +6,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hyper::Uri;
 use tokio::time::Instant;
 
-use super::Timing;
+use super::TimeLimits;
 use super::access::Access;
 use super::connect::Connector;
 use super::credential::Credential;
 use super::error::CallError;
-use super::gate::Gate;
+use super::gate::ConnectGate;
 use super::pool::{Lease, Link, Pings, Pool};
 use super::proxy::Scheme;
-use super::settings::Settings;
-use super::tls::{self, Fault, Material, Pair};
+use super::settings::ClientSettings;
+use super::tls::{self, FieldFault, Material, Pair};
 use crate::observe::Observe;
 
 /// The current transport: connection pool, TLS material and pacing.
 pub(super) struct Transports {
-    settings: Arc<Settings>,
+    settings: Arc<ClientSettings>,
     /// scheme and authority
     server: Uri,
-    timing: Timing,
+    timing: TimeLimits,
     metrics: Arc<dyn Observe>,
-    gate: Gate,
-    state: Mutex<State>,
+    gate: ConnectGate,
+    state: Mutex<TransportState>,
     /// increases when the client certificate changes
     identity: AtomicU64,
 }
 
-struct State {
+struct TransportState {
     pool: Arc<Pool>,
     material: Material,
     /// the plugin's part of the material
@@ -40,7 +40,7 @@ struct State {
     run: u64,
     looked: Instant,
     /// the current fault of the files; logged once
-    trouble: Option<Fault>,
+    trouble: Option<FieldFault>,
 }
 
 // === impl Transports ===
@@ -49,18 +49,18 @@ impl Transports {
     pub(super) fn new(
         access: &Access,
         server: Uri,
-        timing: &Timing,
+        timing: &TimeLimits,
         metrics: &Arc<dyn Observe>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, FieldFault> {
         let settings = Arc::clone(&access.settings);
         let material = access.material.clone();
         let pool = build(&settings, &material, timing)?;
         metrics.transport_created();
-        let state = State { pool, material, plugin: None, run: 0, looked: Instant::now(), trouble: None };
+        let state = TransportState { pool, material, plugin: None, run: 0, looked: Instant::now(), trouble: None };
         Ok(Self {
             settings,
             server,
-            gate: Gate::new(timing),
+            gate: ConnectGate::new(timing),
             timing: timing.clone(),
             metrics: Arc::clone(metrics),
             state: Mutex::new(state),
@@ -152,7 +152,7 @@ impl Transports {
     }
 
     /// Reads the files, and replaces the transport if their content has changed and is usable.
-    fn look(&self, state: &mut State) {
+    fn look(&self, state: &mut TransportState) {
         state.looked = Instant::now();
         let built = Material::read(&self.settings.chosen, state.plugin.as_deref()).and_then(|material| {
             let pool = (material != state.material).then(|| build(&self.settings, &material, &self.timing));
@@ -192,7 +192,7 @@ impl Transports {
     }
 }
 
-fn build(settings: &Settings, material: &Material, timing: &Timing) -> Result<Arc<Pool>, Fault> {
+fn build(settings: &ClientSettings, material: &Material, timing: &TimeLimits) -> Result<Arc<Pool>, FieldFault> {
     let tls = settings.chosen.server.tls.then(|| tls::config(settings, material)).transpose()?;
     let is_tls_proxy = settings.proxy.as_ref().is_some_and(|proxy| proxy.scheme == Scheme::Https);
     // The proxy isn't part of the cluster: it is checked with the system's authorities, and doesn't get the client certificate.

@@ -19,12 +19,12 @@ const CONTROL_WORDS: usize = 8;
 #[derive(Debug)]
 pub struct Datagrams {
     bytes: Vec<u8>,
-    received: Vec<Received>,
+    received: Vec<ReceivedDatagram>,
 }
 
 /// One received datagram, without its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedDatagram {
     /// The sender.
     pub source: SocketAddr,
     /// The address that the datagram was sent to, if the socket reports it ([`report_local_address`]).
@@ -50,7 +50,7 @@ impl Datagrams {
 
     /// The datagrams of the last call of [`Self::receive`].
     #[must_use]
-    pub fn received(&self) -> &[Received] {
+    pub fn received(&self) -> &[ReceivedDatagram] {
         &self.received
     }
 
@@ -101,7 +101,7 @@ impl Datagrams {
         for (header, name) in headers.iter().zip(&names).take(count) {
             // A sender without an IP address does not occur on a UDP socket; its datagram could not be answered.
             let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-            self.received.push(Received {
+            self.received.push(ReceivedDatagram {
                 source: decode(name).unwrap_or(unspecified),
                 local: local_address(&header.msg_hdr),
                 length: header.msg_len as usize,
@@ -345,7 +345,7 @@ mod tests {
         let mut datagrams = Datagrams::new();
         datagrams.receive(server.as_fd()).unwrap();
         let source = client.local_addr().unwrap();
-        let received = |length| Received { source, local: Some(address.ip()), length };
+        let received = |length| ReceivedDatagram { source, local: Some(address.ip()), length };
         assert_eq!(datagrams.received(), [received(3), received(0), received(65_000)]);
         assert_eq!(datagrams.bytes(0), b"one");
         assert_eq!(datagrams.bytes(2), largest);

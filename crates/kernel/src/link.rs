@@ -10,7 +10,7 @@ use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use crate::netlink::{Malformed, Messages, Notifications, Session, Writer};
+use crate::netlink::{Malformed, MessageWriter, Messages, Notifications, Session};
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
@@ -177,7 +177,7 @@ pub fn raise(index: u32) -> io::Result<()> {
 }
 
 /// Writes the payload of a request: header and attributes.
-fn emit(request: &impl Emitable) -> impl Fn(&mut Writer) {
+fn emit(request: &impl Emitable) -> impl Fn(&mut MessageWriter) {
     let mut payload = vec![0; request.buffer_len()];
     request.emit(&mut payload);
     move |writer| writer.raw(&payload)

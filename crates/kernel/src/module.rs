@@ -17,14 +17,14 @@ pub struct Module {
     /// name, with `_` instead of `-`
     pub name: String,
     /// whether the running kernel has it
-    pub state: State,
+    pub state: ModuleState,
     /// release of the running kernel, as of `uname -r`
     pub release: String,
 }
 
 /// States of a module, by what an operator can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ModuleState {
     /// in the kernel, and initialised
     Loaded,
     /// a part of the kernel's image
@@ -42,7 +42,7 @@ pub enum State {
 impl Module {
     /// True if the kernel has the module now.
     pub const fn is_present(&self) -> bool {
-        matches!(self.state, State::Loaded | State::BuiltIn)
+        matches!(self.state, ModuleState::Loaded | ModuleState::BuiltIn)
     }
 }
 
@@ -53,15 +53,15 @@ impl fmt::Display for Module {
             "run `modprobe -- {name}`, and write `{name}` to {LOADED_AT_BOOT}, which loads it at the next boot"
         );
         match state {
-            State::Loaded => write!(f, "kernel module {name} is loaded"),
-            State::BuiltIn => write!(f, "kernel module {name} is built into the kernel"),
-            State::Loadable => write!(f, "kernel module {name} is not loaded: {load}"),
-            State::Absent => write!(
+            ModuleState::Loaded => write!(f, "kernel module {name} is loaded"),
+            ModuleState::BuiltIn => write!(f, "kernel module {name} is built into the kernel"),
+            ModuleState::Loadable => write!(f, "kernel module {name} is not loaded: {load}"),
+            ModuleState::Absent => write!(
                 f,
                 "kernel module {name} does not exist on this machine: kernel {release} was built without it, or the package \
                  with its modules is not installed; once it is, {load}"
             ),
-            State::Unknown => write!(
+            ModuleState::Unknown => write!(
                 f,
                 "kernel module {name} is not loaded as far as visible here, and /lib/modules/{release} is not visible, as in a \
                  container; on the node, {load}"
@@ -90,10 +90,10 @@ fn find_below(root: &Path, name: &str) -> Module {
         let installed: PathBuf = ["lib/modules", &release].iter().collect();
         let listed = |list: &str| read(installed.join(list).to_str()?).map(|list| lists_file(&list, &name));
         match (listed("modules.builtin"), listed("modules.dep")) {
-            (Some(true), _) => State::BuiltIn,
-            (_, Some(true)) => State::Loadable,
-            (_, Some(false)) => State::Absent,
-            (_, None) => State::Unknown,
+            (Some(true), _) => ModuleState::BuiltIn,
+            (_, Some(true)) => ModuleState::Loadable,
+            (_, Some(false)) => ModuleState::Absent,
+            (_, None) => ModuleState::Unknown,
         }
     });
     Module { name, state, release }
@@ -101,15 +101,15 @@ fn find_below(root: &Path, name: &str) -> Module {
 
 /// The state of a module that the kernel shows as present; `None` if it shows none, as also of built-in ones without
 /// parameters.
-fn present(root: &Path, name: &str) -> Option<State> {
+fn present(root: &Path, name: &str) -> Option<ModuleState> {
     if fs::read_to_string(root.join("proc/modules")).is_ok_and(|list| lists_live(&list, name)) {
-        return Some(State::Loaded);
+        return Some(ModuleState::Loaded);
     }
     let shown = root.join("sys/module").join(name);
     match fs::read_to_string(shown.join("initstate")) {
-        Ok(state) => (state.trim_end() == "live").then_some(State::Loaded),
+        Ok(state) => (state.trim_end() == "live").then_some(ModuleState::Loaded),
         // a loaded module has the file, a built-in one does not
-        Err(_) => shown.is_dir().then_some(State::BuiltIn),
+        Err(_) => shown.is_dir().then_some(ModuleState::BuiltIn),
     }
 }
 

@@ -10,7 +10,9 @@ use ferry_family::Family;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use crate::errno;
-use crate::netlink::{Answer, Attributes, End, Malformed, Messages, Notifications, Overrun, Session, Writer, flag};
+use crate::netlink::{
+    AnswerEnd, AnswerMessage, Attributes, Malformed, MessageWriter, Messages, Notifications, Overrun, Session, flag,
+};
 
 /// Message types of linux/rtnetlink.h.
 const NEW_ROUTE: u16 = 24;
@@ -108,7 +110,7 @@ impl LocalRoutes {
     /// The system's error; `Interrupted` if routes kept changing while the kernel listed them.
     pub fn list(&mut self, family: Family) -> io::Result<Vec<LocalRoute>> {
         // The kernel accepts no scope here.
-        let fill = |writer: &mut Writer| header(writer, family, (0, 0));
+        let fill = |writer: &mut MessageWriter| header(writer, family, (0, 0));
         let listed = self.session.dump(GET_ROUTE, LIST_ATTEMPTS, &fill, &mut |attempt| Ok(!attempt.interrupted))?;
         let routes = listed.of(NEW_ROUTE).filter_map(|route| decode_local_route(route).transpose());
         let routes: Vec<LocalRoute> = routes.collect::<Result<_, Malformed>>()?;
@@ -125,8 +127,8 @@ impl LocalRoutes {
                 let acknowledge = if n + 1 == some.len() { flag::ACK } else { 0 };
                 requests.add(kind, flags | acknowledge, |writer| encode(writer, *address));
             }
-            self.session.exchange::<io::Error>(&requests, End::Reply, &mut |answer| {
-                if let Answer::Refused(refusal) = answer {
+            self.session.exchange::<io::Error>(&requests, AnswerEnd::Reply, &mut |answer| {
+                if let AnswerMessage::Refused(refusal) = answer {
                     let position = requests.position(refusal.sequence).ok_or(Malformed("sequence number"))?;
                     refused.push((number * PER_SEND + position, refusal.into()));
                 }
@@ -210,7 +212,7 @@ pub fn decode_local_route(payload: &[u8]) -> Result<Option<LocalRoute>, Malforme
     Ok(Some(LocalRoute { address, protocol }))
 }
 
-fn encode(writer: &mut Writer, address: IpAddr) {
+fn encode(writer: &mut MessageWriter, address: IpAddr) {
     let family = Family::of(address);
     header(writer, family, (if family == Family::V4 { 32 } else { 128 }, SCOPE_HOST));
     match address {
@@ -221,7 +223,7 @@ fn encode(writer: &mut Writer, address: IpAddr) {
 }
 
 /// Writes `struct rtmsg`.
-fn header(writer: &mut Writer, family: Family, (length, scope): (u8, u8)) {
+fn header(writer: &mut MessageWriter, family: Family, (length, scope): (u8, u8)) {
     writer.raw(&[family.number(), length, 0, 0, TABLE_LOCAL, PROTOCOL, scope, TYPE_LOCAL, 0, 0, 0, 0]);
 }
 

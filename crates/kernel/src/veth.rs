@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use crate::link;
-use crate::netlink::{Session, Writer, flag};
+use crate::netlink::{MessageWriter, Session, flag};
 use crate::netns::Namespace;
 
 /// Message types of linux/rtnetlink.h.
@@ -147,12 +147,12 @@ fn gateway(family: Family) -> IpAddr {
 }
 
 /// Writes `struct ifinfomsg` of the device with this index, or of one that its name tells.
-fn encode_device_header(writer: &mut Writer, index: u32) {
+fn encode_device_header(writer: &mut MessageWriter, index: u32) {
     let [i0, i1, i2, i3] = index.to_ne_bytes();
     writer.raw(&[0, 0, 0, 0, i0, i1, i2, i3, 0, 0, 0, 0, 0, 0, 0, 0]);
 }
 
-fn encode_end(writer: &mut Writer, end: VethEnd<'_>) {
+fn encode_end(writer: &mut MessageWriter, end: VethEnd<'_>) {
     encode_device_header(writer, 0);
     writer.text(NAME, end.name);
     writer.attribute(HARDWARE, &end.hardware);
@@ -198,12 +198,12 @@ fn add_default_route(session: &mut Session, device: u32, gateway: IpAddr) -> io:
 }
 
 /// Writes `struct rtmsg` of a route in this address's family.
-fn encode_route_header(writer: &mut Writer, of: IpAddr, (length, scope, flags): (u8, u8, u32)) {
+fn encode_route_header(writer: &mut MessageWriter, of: IpAddr, (length, scope, flags): (u8, u8, u32)) {
     let [f0, f1, f2, f3] = flags.to_ne_bytes();
     writer.raw(&[number(of), length, 0, 0, TABLE_MAIN, PROTOCOL_STATIC, scope, TYPE_UNICAST, f0, f1, f2, f3]);
 }
 
-fn encode_ip(writer: &mut Writer, attribute: u16, address: IpAddr) {
+fn encode_ip(writer: &mut MessageWriter, attribute: u16, address: IpAddr) {
     match address {
         IpAddr::V4(address) => writer.attribute(attribute, &address.octets()),
         IpAddr::V6(address) => writer.attribute(attribute, &address.octets()),

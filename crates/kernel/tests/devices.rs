@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ferry_family::Family;
-use ferry_kernel::dummy::{ADDRESSES_PER_SEND, Change, Device, Error, Monitor, Refused, Socket};
+use ferry_kernel::dummy::{ADDRESSES_PER_SEND, Device, DeviceChange, DeviceError, DeviceSocket, Monitor, Refused};
 use ferry_kernel::errno::{self, ErrorClass};
 use ferry_kernel::ipset::{self, Member, Set};
 use ferry_kernel::netns::Namespace;
@@ -40,8 +40,8 @@ fn numbers(refused: &[Refused]) -> Vec<(usize, Option<i32>)> {
     refused.iter().map(|refused| (refused.position, errno::number(&refused.error))).collect()
 }
 
-fn create() -> (Socket, Device) {
-    let mut socket = Socket::open().unwrap();
+fn create() -> (DeviceSocket, Device) {
+    let mut socket = DeviceSocket::open().unwrap();
     let device = socket.create(NAME).unwrap();
     (socket, device)
 }
@@ -50,7 +50,7 @@ fn create() -> (Socket, Device) {
 #[ignore = "needs a kernel with dummy devices: runs in virtual machines"]
 fn a_dummy_is_created_found_and_deleted() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = DeviceSocket::open().unwrap();
         assert_eq!(socket.find(NAME).unwrap(), None);
         let device = socket.create(NAME).unwrap();
         let wanted =
@@ -59,7 +59,7 @@ fn a_dummy_is_created_found_and_deleted() {
         assert_eq!(socket.find(NAME).unwrap(), Some(wanted.clone()));
         let shown = run(&format!("ip -d -o link show {NAME}"));
         assert!(shown.contains(" dummy ") && shown.contains("state DOWN"), "{shown}");
-        let Err(Error::Io(error)) = socket.create(NAME) else { panic!("created twice") };
+        let Err(DeviceError::Io(error)) = socket.create(NAME) else { panic!("created twice") };
         assert_eq!(ErrorClass::of(&error), ErrorClass::Exists);
 
         run(&format!("ip link set {NAME} up"));
@@ -75,11 +75,11 @@ fn a_dummy_is_created_found_and_deleted() {
 fn a_device_of_another_kind_is_left_alone() {
     isolated(|| {
         run(&format!("ip link add {NAME} type bridge"));
-        let mut socket = Socket::open().unwrap();
+        let mut socket = DeviceSocket::open().unwrap();
         for error in [socket.find(NAME).unwrap_err(), socket.delete(NAME).unwrap_err()] {
             assert_eq!(error.to_string(), "device kube-ipvs0 is of kind bridge, not dummy");
         }
-        let Err(Error::Io(error)) = socket.create(NAME) else { panic!("the name is taken") };
+        let Err(DeviceError::Io(error)) = socket.create(NAME) else { panic!("the name is taken") };
         assert_eq!(ErrorClass::of(&error), ErrorClass::Exists);
         assert!(run(&format!("ip -d -o link show {NAME}")).contains(" bridge "));
     });
@@ -216,15 +216,15 @@ fn read(monitor: &mut Monitor) -> Seen {
 
 fn read_into(monitor: &mut Monitor, seen: &mut Seen) {
     let overrun = monitor.read(&mut |event| match event.change {
-        Change::Device(device) => seen.devices.push(Some(device.index)),
-        Change::DeviceGone => seen.devices.push(None),
-        Change::Added(address) | Change::Removed(address) => {
+        DeviceChange::Device(device) => seen.devices.push(Some(device.index)),
+        DeviceChange::DeviceGone => seen.devices.push(None),
+        DeviceChange::Added(address) | DeviceChange::Removed(address) => {
             if address.network.addr().is_ipv4() {
                 seen.port_ids.insert(event.port_id);
             } else {
                 assert_eq!(event.port_id, 0, "documented");
             }
-            let is_there = matches!(event.change, Change::Added(_));
+            let is_there = matches!(event.change, DeviceChange::Added(_));
             seen.addresses.insert(address.network.addr().to_string(), is_there);
         }
     });

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use ferry_family::Family;
 use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::ipvs::{
-    COMMANDS_PER_SEND, Cause, Command, Destination, Error, Failure, Flags, Forwarding, ListedServer, Listing, Protocol,
-    Scheduler, Sent, Server, ServerId, Socket, Timeouts,
+    COMMANDS_PER_SEND, Command, Flags, Forwarding, IpvsDestination, IpvsError, IpvsProtocol, IpvsServer, IpvsSocket,
+    ListedServer, Listing, RefusalCause, RefusedCommand, Scheduler, Sent, ServerId, Timeouts,
 };
-use ferry_kernel::module::{self, State};
+use ferry_kernel::module::{self, ModuleState};
 use ferry_kernel::netns::Namespace;
 
 const LIFE_CYCLE: [&str; 6] = [
@@ -27,10 +27,10 @@ const LIFE_CYCLE: [&str; 6] = [
 ];
 
 /// Runs a test in a fresh namespace.
-fn isolated(test: impl FnOnce(Socket) + Send) {
+fn isolated(test: impl FnOnce(IpvsSocket) + Send) {
     let namespace = Namespace::new().expect("these tests need root");
     namespace.raise_loopback().unwrap();
-    namespace.run(|| test(Socket::open().expect("these tests need IPVS"))).unwrap();
+    namespace.run(|| test(IpvsSocket::open().expect("these tests need IPVS"))).unwrap();
     // The namespace itself ends some time later, and its servers would make the next one's listing leave some out.
     namespace.run(|| run("ipvsadm", "-C")).unwrap();
 }
@@ -53,18 +53,18 @@ fn oracle() -> Vec<String> {
 fn id(text: &str) -> ServerId {
     let (protocol, address) = text.split_once(' ').unwrap();
     let address: SocketAddr = address.parse().unwrap();
-    let protocol = Protocol::ALL.into_iter().find(|known| known.to_string() == protocol).unwrap();
+    let protocol = IpvsProtocol::ALL.into_iter().find(|known| known.to_string() == protocol).unwrap();
     ServerId { address: address.ip(), port: address.port(), protocol }
 }
 
-fn server(text: &str) -> Server {
+fn server(text: &str) -> IpvsServer {
     let id = id(text);
     let scheduler = Scheduler::new("rr").unwrap();
-    Server { id, scheduler, flags: Flags::default(), timeout_seconds: 0, netmask: id.host_netmask() }
+    IpvsServer { id, scheduler, flags: Flags::default(), timeout_seconds: 0, netmask: id.host_netmask() }
 }
 
-fn destination(address: &str) -> Destination {
-    Destination {
+fn destination(address: &str) -> IpvsDestination {
+    IpvsDestination {
         address: address.parse().unwrap(),
         weight: 1,
         forwarding: Forwarding::MASQUERADE,
@@ -73,24 +73,24 @@ fn destination(address: &str) -> Destination {
     }
 }
 
-fn endpoint(of: &ServerId) -> Destination {
+fn endpoint(of: &ServerId) -> IpvsDestination {
     destination(if of.address.is_ipv4() { "10.1.0.1:8080" } else { "[fd00:1::1]:8080" })
 }
 
-fn commit(socket: &mut Socket, commands: &[Command]) -> Vec<Failure> {
+fn commit(socket: &mut IpvsSocket, commands: &[Command]) -> Vec<RefusedCommand> {
     socket.commit(commands).unwrap()
 }
 
-fn succeed(socket: &mut Socket, commands: &[Command]) {
+fn succeed(socket: &mut IpvsSocket, commands: &[Command]) {
     let failures = commit(socket, commands);
     assert!(failures.is_empty(), "{failures:?}");
 }
 
-fn causes(failures: &[Failure]) -> Vec<(usize, Cause)> {
+fn causes(failures: &[RefusedCommand]) -> Vec<(usize, RefusalCause)> {
     failures.iter().map(|failure| (failure.index, failure.cause)).collect()
 }
 
-fn servers(socket: &mut Socket, family: Option<Family>) -> BTreeSet<Server> {
+fn servers(socket: &mut IpvsSocket, family: Option<Family>) -> BTreeSet<IpvsServer> {
     let mut found = Vec::new();
     assert_eq!(socket.dump_servers(family, &mut |server| found.push(server)).unwrap(), 0);
     let unique: BTreeSet<_> = found.iter().copied().collect();
@@ -98,7 +98,7 @@ fn servers(socket: &mut Socket, family: Option<Family>) -> BTreeSet<Server> {
     unique
 }
 
-fn destinations(socket: &mut Socket, of: &ServerId) -> BTreeSet<Destination> {
+fn destinations(socket: &mut IpvsSocket, of: &ServerId) -> BTreeSet<IpvsDestination> {
     let mut found = BTreeSet::new();
     socket.dump_destinations(of, &mut |destination, _| assert!(found.insert(destination))).unwrap();
     found
@@ -118,14 +118,14 @@ fn the_listing_has_what_the_dumps_have() {
         run("ipvsadm", "-A -f 7 -s wlc");
         run("ipvsadm", "-a -f 7 -r 10.1.0.9 -g");
         let addresses = ["10.96.0.", "fd00:96::"].map(|net| (1..=100).map(move |last| format!("{net}{last}")));
-        let ids = addresses.into_iter().flatten().zip(Protocol::ALL.into_iter().cycle());
+        let ids = addresses.into_iter().flatten().zip(IpvsProtocol::ALL.into_iter().cycle());
         let ids: Vec<ServerId> =
             ids.map(|(address, protocol)| ServerId { address: address.parse().unwrap(), port: 80, protocol }).collect();
         for (id, count) in ids.iter().zip((0..12).cycle()) {
-            let server = Server { timeout_seconds: 60, flags: Flags::PERSISTENT, ..server(&id.to_string()) };
+            let server = IpvsServer { timeout_seconds: 60, flags: Flags::PERSISTENT, ..server(&id.to_string()) };
             let add = (0..count).map(|n| {
                 let at = SocketAddr::new(endpoint(id).address.ip(), 8080 + n);
-                let to = Destination { address: at, weight: u32::from(n) * 7, ..endpoint(id) };
+                let to = IpvsDestination { address: at, weight: u32::from(n) * 7, ..endpoint(id) };
                 Command::NewDestination(*id, to)
             });
             succeed(&mut socket, &[Command::NewServer(server)].into_iter().chain(add).collect::<Vec<_>>());
@@ -186,8 +186,8 @@ fn servers_and_destinations_live_and_end() {
             .collect::<Vec<_>>()
         );
         for server in all {
-            let edited = Destination { weight: 0, upper_threshold: 7, lower_threshold: 3, ..endpoint(&server.id) };
-            let changed = Server { timeout_seconds: 90, flags: Flags::PERSISTENT, ..server };
+            let edited = IpvsDestination { weight: 0, upper_threshold: 7, lower_threshold: 3, ..endpoint(&server.id) };
+            let changed = IpvsServer { timeout_seconds: 90, flags: Flags::PERSISTENT, ..server };
             succeed(&mut socket, &[Command::EditDestination(server.id, edited), Command::EditServer(changed)]);
             assert_eq!(destinations(&mut socket, &server.id), BTreeSet::from([edited]));
             assert_eq!(socket.server(&server.id).unwrap().unwrap().0, changed);
@@ -216,26 +216,27 @@ fn refusals_have_causes() {
             &[
                 Command::NewServer(tcp),
                 Command::NewDestination(tcp.id, endpoint),
-                Command::EditServer(Server { id: none, ..tcp }),
+                Command::EditServer(IpvsServer { id: none, ..tcp }),
                 Command::DeleteServer(none),
                 Command::NewDestination(none, endpoint),
                 Command::DeleteDestination(none, endpoint.address),
                 Command::EditDestination(tcp.id, destination("10.1.0.9:80")),
                 Command::DeleteDestination(tcp.id, "10.1.0.9:80".parse().unwrap()),
-                Command::NewServer(Server { id: none, scheduler: unknown, ..tcp }),
-                Command::EditServer(Server { scheduler: unknown, ..tcp }),
+                Command::NewServer(IpvsServer { id: none, scheduler: unknown, ..tcp }),
+                Command::EditServer(IpvsServer { scheduler: unknown, ..tcp }),
                 Command::NewDestination(tcp.id, destination("224.0.0.1:80")),
                 Command::NewDestination(tcp.id, destination("[fd00:1::1]:80")),
-                Command::NewDestination(tcp.id, Destination { weight: u32::MAX, ..destination("10.1.0.2:80") }),
-                Command::NewServer(Server { netmask: 0, ..server("TCP [fd00:96::1]:80") }),
+                Command::NewDestination(tcp.id, IpvsDestination { weight: u32::MAX, ..destination("10.1.0.2:80") }),
+                Command::NewServer(IpvsServer { netmask: 0, ..server("TCP [fd00:96::1]:80") }),
             ],
         );
-        let (exists, no_server, no_destination) = (Cause::Exists, Cause::NoServer, Cause::NoDestination);
-        let no_scheduler = Cause::NoScheduler(unknown);
+        let (exists, no_server, no_destination) =
+            (RefusalCause::Exists, RefusalCause::NoServer, RefusalCause::NoDestination);
+        let no_scheduler = RefusalCause::NoScheduler(unknown);
         let wanted = [exists, exists, no_server, no_server, no_server, no_server, no_destination, no_destination]
             .into_iter()
             .chain([no_scheduler, no_scheduler])
-            .chain([Cause::Other; 4]);
+            .chain([RefusalCause::Other; 4]);
         assert_eq!(causes(&failures), wanted.enumerate().collect::<Vec<_>>());
         let classes = failures[10..].iter().map(|failure| ErrorClass::of(&failure.error.error));
         let invalid = ErrorClass::Invalid;
@@ -259,7 +260,7 @@ fn a_batch_goes_on_after_errors() {
         let start = Instant::now();
         let failures = commit(&mut socket, &all);
         println!("{ALL} servers, {} refused: {:?}", failures.len(), start.elapsed());
-        assert_eq!(causes(&failures), (0..ALL).filter(refused).map(|n| (n, Cause::Exists)).collect::<Vec<_>>());
+        assert_eq!(causes(&failures), (0..ALL).filter(refused).map(|n| (n, RefusalCause::Exists)).collect::<Vec<_>>());
         let Sent { sends, messages, bytes } = socket.sent();
         assert_eq!((sends - before.sends, messages - before.messages), (4, ALL as u64));
         assert_eq!(bytes - before.bytes, ALL as u64 * (16 + 88));
@@ -273,7 +274,10 @@ fn a_batch_goes_on_after_errors() {
         assert_eq!(oracle().len(), 2 * ALL);
         let gone: Vec<_> = (0..ALL).map(|n| Command::DeleteServer(numbered(n).id)).collect();
         succeed(&mut socket, &gone);
-        assert_eq!(causes(&commit(&mut socket, &gone)), (0..ALL).map(|n| (n, Cause::NoServer)).collect::<Vec<_>>());
+        assert_eq!(
+            causes(&commit(&mut socket, &gone)),
+            (0..ALL).map(|n| (n, RefusalCause::NoServer)).collect::<Vec<_>>()
+        );
         assert_eq!(oracle(), [""; 0]);
     });
 }
@@ -282,20 +286,20 @@ fn a_batch_goes_on_after_errors() {
 #[ignore = "needs IPVS: runs in virtual machines"]
 fn flags_timeouts_and_masks_are_kept() {
     isolated(|mut socket| {
-        let sticky = Server { flags: Flags::PERSISTENT, timeout_seconds: 10_800, ..server("TCP 10.96.0.1:80") };
-        let networks = Server { netmask: u32::from_be_bytes([255, 255, 255, 0]), ..sticky };
+        let sticky = IpvsServer { flags: Flags::PERSISTENT, timeout_seconds: 10_800, ..server("TCP 10.96.0.1:80") };
+        let networks = IpvsServer { netmask: u32::from_be_bytes([255, 255, 255, 0]), ..sticky };
         let all = [
             sticky,
-            Server { id: id("TCP 10.96.0.2:80"), ..networks },
-            Server { netmask: 64, id: id("TCP [fd00:96::1]:80"), ..sticky },
-            Server { id: id("TCP 10.96.0.3:0"), ..sticky },
-            Server { flags: Flags::ONE_PACKET, ..server("UDP 10.96.0.1:53") },
-            Server {
+            IpvsServer { id: id("TCP 10.96.0.2:80"), ..networks },
+            IpvsServer { netmask: 64, id: id("TCP [fd00:96::1]:80"), ..sticky },
+            IpvsServer { id: id("TCP 10.96.0.3:0"), ..sticky },
+            IpvsServer { flags: Flags::ONE_PACKET, ..server("UDP 10.96.0.1:53") },
+            IpvsServer {
                 scheduler: Scheduler::new("mh").unwrap(),
                 flags: Flags(Flags::SCHEDULER_1.0 | Flags::SCHEDULER_2.0),
                 ..server("TCP 10.96.0.4:80")
             },
-            Server { flags: Flags::SCHEDULER_3, timeout_seconds: 1, ..server("TCP 10.96.0.5:80") },
+            IpvsServer { flags: Flags::SCHEDULER_3, timeout_seconds: 1, ..server("TCP 10.96.0.5:80") },
         ];
         succeed(&mut socket, &all.map(Command::NewServer));
         assert_eq!(servers(&mut socket, None), BTreeSet::from(all));
@@ -312,7 +316,7 @@ fn flags_timeouts_and_masks_are_kept() {
         assert_eq!(oracle(), wanted);
         // All flags go, and come back.
         for flags in [Flags::default(), Flags::PERSISTENT] {
-            let edited = Server { flags, ..sticky };
+            let edited = IpvsServer { flags, ..sticky };
             succeed(&mut socket, &[Command::EditServer(edited)]);
             assert_eq!(socket.server(&edited.id).unwrap().unwrap().0, edited);
         }
@@ -332,7 +336,7 @@ fn timeouts_belong_to_the_namespace() {
         assert_eq!(socket.timeouts().unwrap(), all);
         assert!(run("ipvsadm", "-L --timeout").contains("1 2 3"));
         let error = socket.set_timeouts(Timeouts { udp_seconds: u32::MAX, ..all }).unwrap_err();
-        assert!(matches!(error, Error::Io(error) if ErrorClass::of(&error) == ErrorClass::Invalid));
+        assert!(matches!(error, IpvsError::Io(error) if ErrorClass::of(&error) == ErrorClass::Invalid));
         isolated(|mut other| assert_eq!(other.timeouts().unwrap(), default));
     });
 }
@@ -347,7 +351,7 @@ fn every_scheduler_is_accepted_or_named() {
         let mut lacking = Vec::new();
         for (n, name) in ALL.iter().enumerate() {
             let scheduler = Scheduler::new(name).unwrap();
-            let wanted = Server { scheduler, ..server(&format!("TCP 10.96.0.{}:80", n + 1)) };
+            let wanted = IpvsServer { scheduler, ..server(&format!("TCP 10.96.0.{}:80", n + 1)) };
             let before = module::find(&format!("ip_vs_{name}"));
             let failures = commit(&mut socket, &[Command::NewServer(wanted)]);
             let after = module::find(&format!("ip_vs_{name}"));
@@ -358,8 +362,8 @@ fn every_scheduler_is_accepted_or_named() {
                     assert!(after.is_present());
                 }
                 Some(failure) => {
-                    assert_eq!(failure.cause, Cause::NoScheduler(scheduler));
-                    assert_eq!((before.state, after.state), (State::Absent, State::Absent));
+                    assert_eq!(failure.cause, RefusalCause::NoScheduler(scheduler));
+                    assert_eq!((before.state, after.state), (ModuleState::Absent, ModuleState::Absent));
                     lacking.push(*name);
                 }
             }
@@ -383,8 +387,8 @@ fn other_programs_servers_are_counted_and_their_destinations_kept() {
         assert_eq!(socket.dump_servers(None, &mut |server| found.push(server)).unwrap(), 1);
         assert_eq!(found, [server("TCP 10.96.0.1:80")]);
         let of = found[0].id;
-        let tunnel = Destination { weight: 5, forwarding: Forwarding(2), ..destination("10.1.0.1:80") };
-        let route = Destination { weight: 6, forwarding: Forwarding(3), ..destination("10.1.0.2:80") };
+        let tunnel = IpvsDestination { weight: 5, forwarding: Forwarding(2), ..destination("10.1.0.1:80") };
+        let route = IpvsDestination { weight: 6, forwarding: Forwarding(3), ..destination("10.1.0.2:80") };
         assert_eq!(destinations(&mut socket, &of), BTreeSet::from([tunnel, route]));
         let before = oracle();
         succeed(&mut socket, &[tunnel, route].map(|destination| Command::EditDestination(of, destination)));
@@ -411,8 +415,8 @@ fn a_module_that_was_loaded_again_is_noticed() {
         }
         let error = socket.dump_servers(None, &mut |_| {}).unwrap_err();
         assert_eq!(error.to_string(), "the module ip_vs was loaded again");
-        assert!(matches!(error, Error::Io(error) if ErrorClass::of(&error) == ErrorClass::Transient));
-        assert_eq!(module::find("ip_vs").state, State::Loaded);
+        assert!(matches!(error, IpvsError::Io(error) if ErrorClass::of(&error) == ErrorClass::Transient));
+        assert_eq!(module::find("ip_vs").state, ModuleState::Loaded);
         let all = server("TCP 10.96.0.1:80");
         succeed(&mut socket, &[Command::NewServer(all)]);
         assert_eq!(servers(&mut socket, None), BTreeSet::from([all]));
@@ -426,13 +430,15 @@ fn destinations_need_a_routing_table() {
     let namespace = Namespace::new().expect("these tests need root");
     let (server, endpoint) = (server("TCP 10.96.0.1:80"), destination("10.1.0.1:80"));
     let first = namespace.run(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = IpvsSocket::open().unwrap();
         let failures = commit(&mut socket, &[Command::NewServer(server), Command::NewDestination(server.id, endpoint)]);
         failures.into_iter().map(|failure| (failure.index, ErrorClass::of(&failure.error.error))).collect::<Vec<_>>()
     });
     assert_eq!(first.unwrap(), [(1, ErrorClass::Invalid)]);
     namespace.raise_loopback().unwrap();
-    namespace.run(|| succeed(&mut Socket::open().unwrap(), &[Command::NewDestination(server.id, endpoint)])).unwrap();
+    namespace
+        .run(|| succeed(&mut IpvsSocket::open().unwrap(), &[Command::NewDestination(server.id, endpoint)]))
+        .unwrap();
 }
 
 #[test]
@@ -443,7 +449,7 @@ fn without_the_capability_ipvs_is_unusable() {
         let none = CapabilitySet::empty();
         set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none }).unwrap();
         let error = socket.dump_servers(None, &mut |_| {}).unwrap_err();
-        assert!(matches!(error, Error::Io(error) if ErrorClass::of(&error) == ErrorClass::Denied));
+        assert!(matches!(error, IpvsError::Io(error) if ErrorClass::of(&error) == ErrorClass::Denied));
         let failures = commit(&mut socket, &[Command::NewServer(server("TCP 10.96.0.1:80"))]);
         assert_eq!(ErrorClass::of(&failures[0].error.error), ErrorClass::Denied);
     });

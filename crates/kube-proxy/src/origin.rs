@@ -28,7 +28,7 @@ pub enum Origin {
         /// server and credentials
         access: Box<Access>,
         /// request settings
-        options: Box<client::Options>,
+        options: Box<client::ClientOptions>,
         /// requests streaming lists; without, paged lists only
         streaming_lists: bool,
     },

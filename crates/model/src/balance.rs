@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use ferry_api::object::{BalancingAnnotations, Service};
 
 use crate::context::Context;
-use crate::diagnostic::{Cause, Field, Findings};
+use crate::diagnostic::{Cause, FieldPath, Findings};
 use crate::profile::Profile;
 use crate::scheduler::Scheduler;
 use crate::select::Selection;
-use crate::slices::Row;
+use crate::slices::EndpointRow;
 use crate::state::{Balance, Endpoint, MAX_WEIGHT};
 
 /// The choices of a Service, for all its ports.
@@ -25,9 +25,9 @@ pub(crate) struct Balancing<'a> {
     local: u32,
 }
 
-const SCHEDULER: Field = Field::plain("metadata.annotations[ferry.io/ipvs-scheduler]");
-const WEIGHT_ZONES: Field = Field::plain("metadata.annotations[ferry.io/ipvs-weight-zones]");
-const WEIGHT_LOCAL: Field = Field::plain("metadata.annotations[ferry.io/ipvs-weight-local]");
+const SCHEDULER: FieldPath = FieldPath::plain("metadata.annotations[ferry.io/ipvs-scheduler]");
+const WEIGHT_ZONES: FieldPath = FieldPath::plain("metadata.annotations[ferry.io/ipvs-weight-zones]");
+const WEIGHT_LOCAL: FieldPath = FieldPath::plain("metadata.annotations[ferry.io/ipvs-weight-local]");
 
 // === impl Balancing ===
 
@@ -50,7 +50,12 @@ impl<'a> Balancing<'a> {
     }
 
     /// The choices for a port with these endpoints; `None` if nothing differs from a Service without annotations.
-    pub(crate) fn of_port(&self, rows: &[Row<'_>], selection: &Selection, context: &Context) -> Option<Box<Balance>> {
+    pub(crate) fn of_port(
+        &self,
+        rows: &[EndpointRow<'_>],
+        selection: &Selection,
+        context: &Context,
+    ) -> Option<Box<Balance>> {
         let is_used = |endpoint: &Endpoint| {
             [&selection.cluster, &selection.local].iter().any(|pool| pool.0.binary_search(endpoint).is_ok())
         };
@@ -60,7 +65,7 @@ impl<'a> Balancing<'a> {
         (scheduler.is_some() || !weights.is_empty()).then(|| Box::new(Balance { scheduler, weights }))
     }
 
-    fn weight(&self, row: &Row<'_>, context: &Context) -> u32 {
+    fn weight(&self, row: &EndpointRow<'_>, context: &Context) -> u32 {
         let of_zone = row.zone().and_then(|zone| self.zones.get(zone)).copied().unwrap_or(1);
         let factor = if row.is_on(&context.node_name) { self.local } else { 1 };
         of_zone.saturating_mul(factor).min(MAX_WEIGHT)

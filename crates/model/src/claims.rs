@@ -16,7 +16,7 @@ use std::sync::Arc;
 use ferry_api::object::{Family, ObjectName, Protocol, Service, Timestamp};
 
 use crate::state::{FrontendAddr, FrontendKind};
-use crate::visible::{Address, ValidPort, Visible, valid_ports};
+use crate::visible::{ValidPort, Visible, VisibleAddress, valid_ports};
 
 /// Ownership of frontends by services. Incremental: the cost of a change is proportional to the service's frontends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -366,7 +366,7 @@ pub fn claiming_field(service: &Service, family: Family, at: FrontendAddr, proto
 }
 
 /// The addresses of all ports of a service in one family, with the ports' protocols.
-fn addresses(visible: Visible<'_>, ports: &[ValidPort<'_>]) -> impl Iterator<Item = (Protocol, Address)> {
+fn addresses(visible: Visible<'_>, ports: &[ValidPort<'_>]) -> impl Iterator<Item = (Protocol, VisibleAddress)> {
     let mut frontends = visible.frontends();
     ports.iter().flat_map(move |port| {
         let protocol = port.protocol;

@@ -50,14 +50,14 @@ pub enum Cause {
 
 /// The path of a field, which may lead through one entry of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Field {
+pub(crate) struct FieldPath {
     before: &'static str,
     index: Option<usize>,
     after: &'static str,
 }
 
 /// Callback for problems: the field, the sort, and the message.
-pub(crate) type Report<'r> = dyn FnMut(Field, Cause, &dyn fmt::Display) + 'r;
+pub(crate) type Report<'r> = dyn FnMut(FieldPath, Cause, &dyn fmt::Display) + 'r;
 
 /// Collects the problems of one object: the first of each sort, and how many there are. An object of a megabyte may have a
 /// hundred thousand.
@@ -65,7 +65,7 @@ pub(crate) type Report<'r> = dyn FnMut(Field, Cause, &dyn fmt::Display) + 'r;
 pub(crate) struct Findings<'a> {
     kind: Kind,
     name: &'a ObjectName,
-    found: Vec<(Field, Diagnostic)>,
+    found: Vec<(FieldPath, Diagnostic)>,
 }
 
 // === impl Diagnostic ===
@@ -99,9 +99,9 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-// === impl Field ===
+// === impl FieldPath ===
 
-impl Field {
+impl FieldPath {
     /// A field that is there once.
     pub(crate) const fn plain(path: &'static str) -> Self {
         Self { before: path, index: None, after: "" }
@@ -118,7 +118,7 @@ impl Field {
     }
 }
 
-impl fmt::Display for Field {
+impl fmt::Display for FieldPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.index {
             Some(index) => write!(f, "{}[{index}]{}", self.before, self.after),
@@ -136,14 +136,14 @@ impl<'a> Findings<'a> {
     }
 
     /// One more problem.
-    pub(crate) fn add(&mut self, field: Field, cause: Cause, message: &dyn fmt::Display) {
+    pub(crate) fn add(&mut self, field: FieldPath, cause: Cause, message: &dyn fmt::Display) {
         self.add_contest(field, cause, message, None);
     }
 
     /// The same, naming the Service that has the address.
     pub(crate) fn add_contest(
         &mut self,
-        field: Field,
+        field: FieldPath,
         cause: Cause,
         message: &dyn fmt::Display,
         winner: Option<&ObjectName>,
@@ -172,11 +172,11 @@ mod tests {
         let name = ObjectName::new("default", "web");
         let mut findings = Findings::of(Kind::Service, &name);
         for index in 3..95_003 {
-            findings.add(Field::at("spec.ports", index, ".port"), Cause::Object, &format_args!("{index} is odd"));
+            findings.add(FieldPath::at("spec.ports", index, ".port"), Cause::Object, &format_args!("{index} is odd"));
         }
-        findings.add(Field::at("spec.ports", 5, ".name"), Cause::Object, &"bad");
-        findings.add(Field::at("spec.ports", 6, ".name"), Cause::Twice, &"there already");
-        findings.add(Field::plain("spec.type"), Cause::Object, &"bad");
+        findings.add(FieldPath::at("spec.ports", 5, ".name"), Cause::Object, &"bad");
+        findings.add(FieldPath::at("spec.ports", 6, ".name"), Cause::Twice, &"there already");
+        findings.add(FieldPath::plain("spec.type"), Cause::Object, &"bad");
         let found: Vec<String> = findings.diagnostics().map(|found| found.to_string()).collect();
         assert_eq!(
             found,

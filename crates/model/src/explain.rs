@@ -50,9 +50,9 @@ pub fn explain(settings: &Settings, local_addresses: &[IpAddr], store: &Store, p
 }
 
 /// Things in a row, or a dash for none.
-struct Row<'a, T>(&'a [T]);
+struct ListOrDash<'a, T>(&'a [T]);
 
-impl<T: fmt::Display> fmt::Display for Row<'_, T> {
+impl<T: fmt::Display> fmt::Display for ListOrDash<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((first, rest)) = self.0.split_first() else { return f.write_str("-") };
         write!(f, "{first}")?;
@@ -70,7 +70,7 @@ fn node_text(contexts: &PerFamily<Context>, profile: &Profile) -> String {
         let pods = context.local.as_ref().map_or_else(|| "not known".to_owned(), ToString::to_string);
         text += &format!("  {family} address {address}, pods {pods}\n");
         if profile.binds_addresses {
-            text += &format!("  {family} addresses of other interfaces {}\n", Row(&context.local_addresses));
+            text += &format!("  {family} addresses of other interfaces {}\n", ListOrDash(&context.local_addresses));
         }
     }
     if profile.balances {
@@ -94,7 +94,7 @@ impl fmt::Display for BaseState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let localhost = if self.localhost && self.node_ports == NodePortAddresses::All { ", loopback too" } else { "" };
         writeln!(f, "  nodePorts at {}{localhost}", self.node_ports)?;
-        writeln!(f, "  service CIDRs {}", Row(&self.service_cidrs))?;
+        writeln!(f, "  service CIDRs {}", ListOrDash(&self.service_cidrs))?;
         writeln!(f, "  session affinity {}", if self.affinity { "used" } else { "-" })
     }
 }
@@ -103,7 +103,7 @@ impl fmt::Display for NodePortAddresses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::All => f.write_str("every local address"),
-            Self::Only(addresses) => Row(addresses).fmt(f),
+            Self::Only(addresses) => ListOrDash(addresses).fmt(f),
         }
     }
 }
@@ -138,7 +138,7 @@ impl fmt::Display for PortState {
             writeln!(f, "      weights{}", weights.collect::<String>())?;
         }
         if let Some(shadowed) = &self.shadowed {
-            writeln!(f, "      nodePort not at {}", Row(&shadowed.addresses))?;
+            writeln!(f, "      nodePort not at {}", ListOrDash(&shadowed.addresses))?;
         }
         self.frontends.iter().try_for_each(|frontend| writeln!(f, "      {frontend}"))
     }
@@ -146,7 +146,7 @@ impl fmt::Display for PortState {
 
 impl fmt::Display for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Row(&self.0).fmt(f)
+        ListOrDash(&self.0).fmt(f)
     }
 }
 
@@ -160,7 +160,7 @@ impl fmt::Display for Frontend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind, self.at)?;
         if let SourceRanges::Only(ranges) = &self.sources {
-            write!(f, " sources {}", Row(ranges))?;
+            write!(f, " sources {}", ListOrDash(ranges))?;
         }
         let treatment = &self.treatment;
         write!(f, ": pod={} host={} other={}", treatment.pod, treatment.host, treatment.other)

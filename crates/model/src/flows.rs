@@ -58,7 +58,7 @@ pub struct Flow {
 
 /// One frontend of a state.
 #[derive(Clone, Copy, Debug)]
-struct Served<'a> {
+struct FlowFrontend<'a> {
     port: &'a PortState,
     /// the scopes to whose endpoints some connections are led
     scopes: [bool; 2],
@@ -116,9 +116,9 @@ impl ReplyOwner {
     }
 }
 
-// === impl Served ===
+// === impl FlowFrontend ===
 
-impl Served<'_> {
+impl FlowFrontend<'_> {
     /// UDP, SCTP: the endpoints whose flows are right.
     fn pools(&self) -> [&Pool; 3] {
         [&self.port.cluster, &self.port.local, &self.port.lingering]
@@ -189,7 +189,7 @@ pub fn rules_at(states: &[ServiceState], base: &BaseState, packet: &Packet, prof
 }
 
 /// The frontends of a state, by protocol and address.
-fn served(state: Option<&ServiceState>) -> BTreeMap<(Protocol, FrontendAddr), Served<'_>> {
+fn served(state: Option<&ServiceState>) -> BTreeMap<(Protocol, FrontendAddr), FlowFrontend<'_>> {
     let mut served = BTreeMap::new();
     for port in state.iter().flat_map(|state| &state.ports) {
         for frontend in &port.frontends {
@@ -199,7 +199,7 @@ fn served(state: Option<&ServiceState>) -> BTreeMap<(Protocol, FrontendAddr), Se
                 |scope| actions.iter().any(|action| matches!(action, Action::Forward { to, .. } if *to == scope));
             let scopes = [Scope::Cluster, Scope::Local].map(leads_to);
             let passes = actions.contains(&Action::Pass);
-            served.insert((port.protocol, frontend.at), Served { port, scopes, passes });
+            served.insert((port.protocol, frontend.at), FlowFrontend { port, scopes, passes });
         }
     }
     served

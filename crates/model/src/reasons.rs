@@ -3,9 +3,9 @@
 use ferry_api::object::{Conditions, Family, ObjectName, Protocol};
 
 use crate::context::Context;
-use crate::select::Choice;
+use crate::select::EndpointChoice;
 pub use crate::select::Unused;
-use crate::slices::{PortIndex, Row};
+use crate::slices::{EndpointRow, PortIndex};
 use crate::state::Endpoint;
 use crate::store::ServiceObjects;
 use crate::visible::{ValidPort, Visible, is_proxied, valid_ports};
@@ -56,8 +56,8 @@ pub fn reasons<'a>(objects: &ServiceObjects<'a>, context: &Context, family: Fami
     let of_port = |port: ValidPort<'a>| {
         let mut rows = Vec::new();
         index.endpoints(port.name, port.protocol, usize::MAX, &mut rows);
-        let (cluster, local) = (Choice::of_cluster(&rows, context), Choice::of_local(&rows, context));
-        let endpoint = |row: &Row<'a>| EndpointReasons {
+        let (cluster, local) = (EndpointChoice::of_cluster(&rows, context), EndpointChoice::of_local(&rows, context));
+        let endpoint = |row: &EndpointRow<'a>| EndpointReasons {
             endpoint: row.endpoint,
             slice: row.slice_name(),
             node: row.node(),

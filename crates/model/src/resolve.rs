@@ -11,10 +11,10 @@ use self::checks::{check_addresses, check_odd, check_source_ranges};
 use crate::balance::Balancing;
 use crate::claims::{Claims, Standing};
 use crate::context::Context;
-use crate::diagnostic::{Cause, Diagnostic, Field, Findings};
+use crate::diagnostic::{Cause, Diagnostic, FieldPath, Findings};
 use crate::profile::Profile;
 use crate::select::{Selection, Uses, lingering, select};
-use crate::slices::{PortIndex, Row};
+use crate::slices::{EndpointRow, PortIndex};
 use crate::sources::source_ranges;
 use crate::state::{
     Frontend, FrontendAddr, FrontendKind, HealthCheck, MAX_ENDPOINTS, PortState, ServiceState, Shadowed, SourceRanges,
@@ -22,7 +22,7 @@ use crate::state::{
 use crate::store::ServiceObjects;
 use crate::treatment::Matrix;
 use crate::visible::{
-    Address, Frontends, MAX_FRONTENDS, ValidPort, Visible, affinity, check_cluster_ip, health_check_port,
+    Frontends, MAX_FRONTENDS, ValidPort, Visible, VisibleAddress, affinity, check_cluster_ip, health_check_port,
     is_external_local, is_proxied, valid_ports,
 };
 
@@ -64,7 +64,7 @@ pub fn resolve(
         for port in &ports {
             if profile.relays() && port.protocol == Protocol::Sctp {
                 let message = "SCTP can't be relayed: not served in this mode";
-                resolver.findings.add(Field::at("spec.ports", port.index, ".protocol"), Cause::Protocol, &message);
+                resolver.findings.add(FieldPath::at("spec.ports", port.index, ".protocol"), Cause::Protocol, &message);
                 continue;
             }
             let endpoints = index.endpoints(port.name, port.protocol, resolver.room.unwrap_or(0), &mut rows);
@@ -164,7 +164,7 @@ impl<'a> Resolver<'a> {
 
     /// The addresses of the next port; `None` if it is too much, with its endpoints, for what is left of the room. So that
     /// a service ends where its room does, whatever comes after.
-    fn fits(&mut self, port: &ValidPort<'_>, endpoints: usize) -> Option<Vec<Address>> {
+    fn fits(&mut self, port: &ValidPort<'_>, endpoints: usize) -> Option<Vec<VisibleAddress>> {
         let room = self.room?;
         let (addresses, complete) = self.frontends.of_port(port);
         let ranges = match &self.sources {
@@ -180,12 +180,12 @@ impl<'a> Resolver<'a> {
                 "the service has more than {MAX_FRONTENDS} frontends, or together with their endpoints and source ranges \
                  more than {most} parts: what doesn't fit in, of this port and the ports after it, is not served"
             );
-            self.findings.add(Field::at("spec.ports", port.index, ""), Cause::Excess, &message);
+            self.findings.add(FieldPath::at("spec.ports", port.index, ""), Cause::Excess, &message);
         }
         fits.then_some(addresses)
     }
 
-    fn port(&mut self, port: &ValidPort<'_>, addresses: &[Address], rows: &[Row<'_>]) -> PortState {
+    fn port(&mut self, port: &ValidPort<'_>, addresses: &[VisibleAddress], rows: &[EndpointRow<'_>]) -> PortState {
         let external = port.node_port.is_some() || self.has_external_ips || !self.load_balancer_ips.is_empty();
         let Matrix { internal_local, external_local, .. } = self.matrix;
         let uses = Uses { cluster: !internal_local || external, local: internal_local || (external_local && external) };
@@ -196,7 +196,7 @@ impl<'a> Resolver<'a> {
                 "{count} endpoints, but there is room for {MAX_ENDPOINTS}: the last {} are not used",
                 selection.beyond
             );
-            self.findings.add(Field::at("spec.ports", port.index, ""), Cause::Object, &message);
+            self.findings.add(FieldPath::at("spec.ports", port.index, ""), Cause::Object, &message);
         }
         let matrix = self.matrix.with(&selection);
         let visible = self.visible;
@@ -226,7 +226,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// True if the service owns the frontend and this address has not been served yet.
-    fn owns(&mut self, address: &Address, protocol: Protocol) -> bool {
+    fn owns(&mut self, address: &VisibleAddress, protocol: Protocol) -> bool {
         if self.is_load_balancer_too(address) {
             // As a load balancer address it may have source ranges, and otherwise the treatment is the same.
             let message = "a load balancer address of this service too: served as that";
@@ -260,7 +260,7 @@ impl<'a> Resolver<'a> {
 
     /// Reports the addresses at which a node port belongs to another Service: an address of this node may be a cluster IP or a
     /// load balancer address.
-    fn check_shadow(&mut self, address: &Address, protocol: Protocol) {
+    fn check_shadow(&mut self, address: &VisibleAddress, protocol: Protocol) {
         let (FrontendAddr::NodePort(port), service) = (address.at, self.visible.service) else { return };
         if let Some((at, winner)) = self.claims.shadow(&service.name, self.visible.family, port, protocol) {
             let at = FrontendAddr::Vip(at, port);
@@ -280,7 +280,7 @@ impl<'a> Resolver<'a> {
         (!addresses.is_empty()).then(|| Box::new(Shadowed { addresses }))
     }
 
-    fn is_load_balancer_too(&self, address: &Address) -> bool {
+    fn is_load_balancer_too(&self, address: &VisibleAddress) -> bool {
         match address.at {
             FrontendAddr::Vip(vip, _) => {
                 address.kind == FrontendKind::ExternalIp && self.load_balancer_ips.contains(&vip)

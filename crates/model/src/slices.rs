@@ -5,7 +5,7 @@ use ferry_api::object::{
     is_dns_label,
 };
 
-use crate::diagnostic::{Cause, Diagnostic, Field, Findings};
+use crate::diagnostic::{Cause, Diagnostic, FieldPath, Findings};
 use crate::special::special;
 use crate::state::Endpoint;
 
@@ -26,7 +26,7 @@ struct IndexedPort<'a> {
 
 /// One endpoint of a service port, with the facts that determine its use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Row<'a> {
+pub(crate) struct EndpointRow<'a> {
     pub(crate) endpoint: Endpoint,
     pub(crate) conditions: Conditions,
     slice: &'a EndpointSlice,
@@ -48,7 +48,7 @@ impl<'a> PortIndex<'a> {
                     Ok(None) => {}
                     Err(Unusable { field, text, what }) => {
                         let message = format_args!("{text:?} is no {what}: this port is not used");
-                        findings.add(Field::at("ports", index, field), Cause::Object, &message);
+                        findings.add(FieldPath::at("ports", index, field), Cause::Object, &message);
                     }
                 }
             }
@@ -63,7 +63,13 @@ impl<'a> PortIndex<'a> {
     ///
     /// Of an endpoint listed twice, the later copy counts, unless it is terminating: the address of a terminating pod may
     /// have been given to a new one. Copies are never mixed.
-    pub(crate) fn endpoints(&self, name: &str, protocol: Protocol, most: usize, rows: &mut Vec<Row<'a>>) -> usize {
+    pub(crate) fn endpoints(
+        &self,
+        name: &str,
+        protocol: Protocol,
+        most: usize,
+        rows: &mut Vec<EndpointRow<'a>>,
+    ) -> usize {
         rows.clear();
         let start = self.ports.partition_point(|port| port.key() < (name, protocol));
         let matching = self.ports.iter().skip(start).take_while(|port| port.key() == (name, protocol));
@@ -76,7 +82,7 @@ impl<'a> PortIndex<'a> {
             }
             rows.reserve(slice.endpoints.len());
             let of_family = slice.endpoints.iter().filter(|endpoint| may_serve(endpoint, self.family));
-            rows.extend(of_family.map(|of_slice| Row {
+            rows.extend(of_family.map(|of_slice| EndpointRow {
                 endpoint: Endpoint { address: of_slice.address, port: port.number },
                 conditions: of_slice.conditions,
                 slice,
@@ -112,9 +118,9 @@ impl<'a> IndexedPort<'a> {
     }
 }
 
-// === impl Row ===
+// === impl EndpointRow ===
 
-impl<'a> Row<'a> {
+impl<'a> EndpointRow<'a> {
     /// The name of its slice.
     pub(crate) fn slice_name(&self) -> &'a ObjectName {
         &self.slice.name

@@ -54,7 +54,7 @@ pub struct Store {
     service_cidrs: BTreeMap<ObjectName, ServiceCidr>,
     claims: Claims,
     with_affinity: PerFamily<usize>,
-    lists: BTreeMap<Kind, List>,
+    lists: BTreeMap<Kind, ListProgress>,
     external_ips: bool,
     limits: Limits,
     load: Load,
@@ -97,7 +97,7 @@ struct ServiceEntry {
 
 /// Progress of the list of one kind.
 #[derive(Clone, Debug, Default)]
-struct List {
+struct ListProgress {
     /// it was complete at least once
     synced: bool,
     /// while a new list runs: what it hasn't held so far

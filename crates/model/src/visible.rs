@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ferry_api::object::{Family, Parsed, Protocol, Service, ServicePort, ServiceType, TrafficPolicy, is_dns_label};
 
-use crate::diagnostic::{Cause, Field, Report};
+use crate::diagnostic::{Cause, FieldPath, Report};
 use crate::special::special;
 use crate::state::{Affinity, FrontendAddr, FrontendKind};
 
@@ -43,7 +43,7 @@ pub(crate) struct Frontends {
 
 /// An address of a Service, and its field.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Address {
+pub(crate) struct VisibleAddress {
     pub(crate) kind: FrontendKind,
     /// index in the list that `kind` names
     pub(crate) index: usize,
@@ -96,7 +96,7 @@ pub(crate) fn valid_ports<'a>(service: &'a Service, report: &mut Report<'_>) -> 
         match valid_port(index, port, report) {
             Some(valid) if is_new(&valid) => ports.push(valid),
             Some(ValidPort { name, protocol, .. }) => report(
-                Field::at("spec.ports", index, ".name"),
+                FieldPath::at("spec.ports", index, ".name"),
                 Cause::Twice,
                 &format_args!(
                     "an earlier port has the name {name:?} and protocol {protocol} too: this port is not served"
@@ -109,7 +109,7 @@ pub(crate) fn valid_ports<'a>(service: &'a Service, report: &mut Report<'_>) -> 
 }
 
 fn valid_port<'a>(index: usize, port: &'a ServicePort, report: &mut Report<'_>) -> Option<ValidPort<'a>> {
-    let at = |field| Field::at("spec.ports", index, field);
+    let at = |field| FieldPath::at("spec.ports", index, field);
     if !port.name.is_empty() && !is_dns_label(&port.name) {
         let message =
             format_args!("{:?} is no name of a port, which is a DNS label: this port is not served", port.name);
@@ -161,7 +161,7 @@ fn cluster_ip(service: &Service, family: Family) -> Option<(Option<usize>, &Pars
 /// Reports a malformed cluster IP of a family.
 pub(crate) fn check_cluster_ip(service: &Service, family: Family, report: &mut Report<'_>) {
     let Some((index, address)) = cluster_ip(service, family) else { return };
-    let field = index.map_or(Field::plain("spec.clusterIP"), |index| Field::at("spec.clusterIPs", index, ""));
+    let field = index.map_or(FieldPath::plain("spec.clusterIP"), |index| FieldPath::at("spec.clusterIPs", index, ""));
     let consequence = format_args!("the service is not served in {family}");
     match address {
         Ok(address) if Family::of(*address) != family => {
@@ -226,37 +226,37 @@ impl<'a> Visible<'a> {
 impl Frontends {
     /// The addresses of the next port, in the order cluster IP, externalIPs, load balancer addresses, nodePort, up to the limit;
     /// and true if these are all.
-    pub(crate) fn of_port(&mut self, port: &ValidPort<'_>) -> (Vec<Address>, bool) {
+    pub(crate) fn of_port(&mut self, port: &ValidPort<'_>) -> (Vec<VisibleAddress>, bool) {
         let number = port.port;
-        let vip = |(kind, index, address): &(FrontendKind, usize, IpAddr)| Address {
+        let vip = |(kind, index, address): &(FrontendKind, usize, IpAddr)| VisibleAddress {
             kind: *kind,
             index: *index,
             at: FrontendAddr::Vip(*address, number),
         };
-        let node_port = port.node_port.map(|node_port| Address {
+        let node_port = port.node_port.map(|node_port| VisibleAddress {
             kind: FrontendKind::NodePort,
             index: port.index,
             at: FrontendAddr::NodePort(node_port),
         });
         let wanted = self.vips.len() + usize::from(node_port.is_some());
-        let addresses: Vec<Address> = self.vips.iter().map(vip).chain(node_port).take(self.room).collect();
+        let addresses: Vec<VisibleAddress> = self.vips.iter().map(vip).chain(node_port).take(self.room).collect();
         self.room -= addresses.len();
         let complete = addresses.len() == wanted;
         (addresses, complete)
     }
 }
 
-// === impl Address ===
+// === impl VisibleAddress ===
 
-impl Address {
+impl VisibleAddress {
     /// The field of the Service that holds it.
-    pub(crate) fn field(&self) -> Field {
+    pub(crate) fn field(&self) -> FieldPath {
         let index = self.index;
         match self.kind {
-            FrontendKind::ClusterIp => Field::plain("spec.clusterIP"),
-            FrontendKind::ExternalIp => Field::at("spec.externalIPs", index, ""),
-            FrontendKind::LoadBalancer => Field::at("status.loadBalancer.ingress", index, ".ip"),
-            FrontendKind::NodePort => Field::at("spec.ports", index, ".nodePort"),
+            FrontendKind::ClusterIp => FieldPath::plain("spec.clusterIP"),
+            FrontendKind::ExternalIp => FieldPath::at("spec.externalIPs", index, ""),
+            FrontendKind::LoadBalancer => FieldPath::at("status.loadBalancer.ingress", index, ".ip"),
+            FrontendKind::NodePort => FieldPath::at("spec.ports", index, ".nodePort"),
         }
     }
 }

@@ -5,7 +5,10 @@ use std::cmp::Ordering;
 use std::io;
 
 use ferry_api::object::Family;
-use ferry_kernel::iptables::{Backend, ChainName, Environment, Failure, Line, Table, Tool, legacy, nft};
+use ferry_kernel::iptables::nft::IptablesChain;
+use ferry_kernel::iptables::{
+    Backend, Environment, IptablesChainName, OutputLine, Table, Tool, ToolFailure, legacy, nft,
+};
 
 use crate::names;
 
@@ -14,7 +17,7 @@ const HINTS: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
 
 /// The variant, and the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct VariantChoice {
     /// the variant
     pub backend: Backend,
     /// the reason for the choice
@@ -25,7 +28,7 @@ pub struct Choice {
 
 /// The contents of one variant's tables.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct VariantTables {
     /// which of [`HINTS`]
     hint: Option<usize>,
     /// there are chains or rules of some program
@@ -36,7 +39,7 @@ struct Seen {
 ///
 /// # Errors
 /// As there.
-pub fn choose() -> Result<Choice, Failure> {
+pub fn choose() -> Result<VariantChoice, ToolFailure> {
     choose_in(&Environment::of_process())
 }
 
@@ -44,8 +47,8 @@ pub fn choose() -> Result<Choice, Failure> {
 /// variant cannot be used, the other one. Makes no table.
 ///
 /// # Errors
-/// [`Failure`] if neither variant can be used; [`Failure::NoPermission`] if what is there may not be read.
-pub fn choose_in(environment: &Environment) -> Result<Choice, Failure> {
+/// [`ToolFailure`] if neither variant can be used; [`ToolFailure::NoPermission`] if what is there may not be read.
+pub fn choose_in(environment: &Environment) -> Result<VariantChoice, ToolFailure> {
     let plain = Tool::find_in(environment, Family::V4, None)?;
     let seen = [see_nft()?, see_legacy(environment)?];
     let evidence = match by_hint(seen) {
@@ -67,7 +70,7 @@ pub fn choose_in(environment: &Environment) -> Result<Choice, Failure> {
                  rules may conflict with those that are there; install iptables-{wanted}"
             );
             let why = format!("iptables-{wanted} can't be used");
-            return Ok(Choice { backend: used, why, warning: Some(warning) });
+            return Ok(VariantChoice { backend: used, why, warning: Some(warning) });
         }
     };
     let warning = seen.iter().all(|seen| seen.used).then(|| {
@@ -76,7 +79,7 @@ pub fn choose_in(environment: &Environment) -> Result<Choice, Failure> {
              those of this variant are in force; remove the others if nothing needs them"
         )
     });
-    Ok(Choice { backend: used, why, warning })
+    Ok(VariantChoice { backend: used, why, warning })
 }
 
 /// True if there may be rules of this mode in a variant's tables. Runs no tool and creates no table. In those of nft, it searches
@@ -85,7 +88,9 @@ pub fn choose_in(environment: &Environment) -> Result<Choice, Failure> {
 /// # Errors
 /// The system's error; `PermissionDenied` without `CAP_NET_ADMIN`.
 pub fn holds(backend: Backend, family: Family) -> io::Result<bool> {
-    let ours = |chain: &nft::Chain| ChainName::new(&chain.name).is_some_and(|name| names::is_ours(chain.table, name));
+    let ours = |chain: &IptablesChain| {
+        IptablesChainName::new(&chain.name).is_some_and(|name| names::is_ours(chain.table, name))
+    };
     match backend {
         Backend::Nft => Ok(nft::chains(family)?.iter().any(ours)),
         Backend::Legacy => legacy_used(family),
@@ -100,7 +105,7 @@ fn other(backend: Backend) -> Backend {
 }
 
 /// The variant with the better hint.
-fn by_hint(seen: [Seen; 2]) -> Option<(Backend, String)> {
+fn by_hint(seen: [VariantTables; 2]) -> Option<(Backend, String)> {
     let hints = Backend::ALL.into_iter().zip(seen).filter_map(|(backend, seen)| Some((seen.hint?, backend)));
     let mut hints: Vec<_> = hints.collect();
     hints.sort_unstable();
@@ -116,7 +121,7 @@ fn by_hint(seen: [Seen; 2]) -> Option<(Backend, String)> {
 }
 
 /// The variant with more rules; they are not counted if only one has any, or if one is unusable anyway.
-fn by_rules(environment: &Environment, seen: [Seen; 2]) -> Result<Option<(Backend, String)>, Failure> {
+fn by_rules(environment: &Environment, seen: [VariantTables; 2]) -> Result<Option<(Backend, String)>, ToolFailure> {
     let [nft, legacy] = seen.map(|seen| seen.used);
     Ok(match (nft, legacy) {
         (false, false) => None,
@@ -135,18 +140,21 @@ fn by_rules(environment: &Environment, seen: [Seen; 2]) -> Result<Option<(Backen
 }
 
 /// The number of chains and rules of any program, in both families; none if no tool can list them.
-fn count(environment: &Environment, backend: Backend) -> Result<usize, Failure> {
+fn count(environment: &Environment, backend: Backend) -> Result<usize, ToolFailure> {
     let mut count = 0;
     for family in Family::ALL {
         let Ok(tool) = Tool::find_in(environment, family, Some(backend)) else { continue };
         for table in Table::ALL {
             let saved = tool.save(table, &mut |line| match line {
-                Line::Chain { builtin: false, .. } | Line::Rule { .. } => count += 1,
-                Line::Chain { builtin: true, .. } | Line::Table(_) | Line::Commit | Line::Other => {}
+                OutputLine::Chain { builtin: false, .. } | OutputLine::Rule { .. } => count += 1,
+                OutputLine::Chain { builtin: true, .. }
+                | OutputLine::Table(_)
+                | OutputLine::Commit
+                | OutputLine::Other => {}
             });
             match saved {
                 // A table of this name that nft has made, with what iptables cannot show.
-                Err(Failure::UnexpectedOutput { .. }) => {}
+                Err(ToolFailure::UnexpectedOutput { .. }) => {}
                 saved => as_far_as_it_came(saved)?,
             }
         }
@@ -154,8 +162,8 @@ fn count(environment: &Environment, backend: Backend) -> Result<usize, Failure> 
     Ok(count)
 }
 
-fn see_nft() -> Result<Seen, Failure> {
-    let mut seen = Seen::default();
+fn see_nft() -> Result<VariantTables, ToolFailure> {
+    let mut seen = VariantTables::default();
     for family in Family::ALL {
         for chain in nft::chains(family).map_err(unreadable)? {
             seen.note(chain.table, &chain.name);
@@ -166,17 +174,17 @@ fn see_nft() -> Result<Seen, Failure> {
     Ok(seen)
 }
 
-fn see_legacy(environment: &Environment) -> Result<Seen, Failure> {
-    let mut seen = Seen::default();
+fn see_legacy(environment: &Environment) -> Result<VariantTables, ToolFailure> {
+    let mut seen = VariantTables::default();
     for family in Family::ALL {
-        if !legacy_used(family).map_err(|error| Failure::Io { tool: "iptables-legacy".to_owned(), error })? {
+        if !legacy_used(family).map_err(|error| ToolFailure::Io { tool: "iptables-legacy".to_owned(), error })? {
             continue;
         }
         seen.used = true;
         // One that cannot be used is not chosen for its hints.
         let Ok(tool) = Tool::find_in(environment, family, Some(Backend::Legacy)) else { continue };
         as_far_as_it_came(tool.save(Table::Mangle, &mut |line| {
-            if let Line::Chain { name, .. } = line {
+            if let OutputLine::Chain { name, .. } = line {
                 seen.note(Table::Mangle, name);
             }
         }))?;
@@ -185,9 +193,9 @@ fn see_legacy(environment: &Environment) -> Result<Seen, Failure> {
 }
 
 /// A tool that fails may be that of the variant which isn't used; if it is needed, that shows soon enough.
-fn as_far_as_it_came(saved: Result<(), Failure>) -> Result<(), Failure> {
+fn as_far_as_it_came(saved: Result<(), ToolFailure>) -> Result<(), ToolFailure> {
     match saved {
-        Err(failure @ Failure::NoPermission { .. }) => Err(failure),
+        Err(failure @ ToolFailure::NoPermission { .. }) => Err(failure),
         Err(error) => {
             tracing::warn!(%error, "Reading all rules for the choice of the iptables variant failed");
             Ok(())
@@ -196,11 +204,11 @@ fn as_far_as_it_came(saved: Result<(), Failure>) -> Result<(), Failure> {
     }
 }
 
-fn unreadable(error: io::Error) -> Failure {
+fn unreadable(error: io::Error) -> ToolFailure {
     let tool = "iptables".to_owned();
     match error.kind() {
-        io::ErrorKind::PermissionDenied => Failure::NoPermission { tool },
-        _ => Failure::Io { tool, error },
+        io::ErrorKind::PermissionDenied => ToolFailure::NoPermission { tool },
+        _ => ToolFailure::Io { tool, error },
     }
 }
 
@@ -214,9 +222,9 @@ fn legacy_used(family: Family) -> io::Result<bool> {
     Ok(false)
 }
 
-// === impl Seen ===
+// === impl VariantTables ===
 
-impl Seen {
+impl VariantTables {
     /// Looks whether a chain is a hint, and the best one.
     fn note(&mut self, table: Table, name: &str) {
         let hint = HINTS.iter().position(|hint| *hint == name && table == Table::Mangle);

@@ -1,12 +1,12 @@
 //! Compiles the base: the chains that belong to no service, and the jumps from built-in chains to ours.
 
 use ferry_api::object::Family;
-use ferry_kernel::iptables::{ChainName, CtStates, Match, Rule, Table, Target};
+use ferry_kernel::iptables::{CtStates, IptablesChainName, Match, Rule, Table, Target};
 use ferry_model::{BaseState, Context, NodePortAddresses};
 
 use crate::features::Features;
 use crate::names;
-use crate::object::{ChainId, ChainRules, IptObject, OwnedRulesKey, Owner};
+use crate::object::{ChainId, ChainRules, IptObject, OwnedRulesKey, RuleOwner};
 use crate::rules::{self, RuleWriter};
 
 /// Upstream's comment of the jump to the node port chain, which other rules must not follow.
@@ -18,9 +18,9 @@ pub struct Jump {
     /// the table
     pub table: Table,
     /// the built-in chain
-    pub from: ChainName,
+    pub from: IptablesChainName,
     /// ours
-    pub to: ChainName,
+    pub to: IptablesChainName,
     /// true if it matches only the first packet of a connection
     new_only: bool,
     /// empty: none
@@ -32,15 +32,15 @@ const EXTERNAL: &str = "kubernetes externally-visible service portals";
 const BALANCERS: &str = "kubernetes load balancer firewall";
 
 /// Built-in chain: packets delivered to this node.
-pub const INPUT: ChainName = ChainName::literal("INPUT");
+pub const INPUT: IptablesChainName = IptablesChainName::literal("INPUT");
 /// Built-in chain: forwarded packets.
-pub const FORWARD: ChainName = ChainName::literal("FORWARD");
+pub const FORWARD: IptablesChainName = IptablesChainName::literal("FORWARD");
 /// Built-in chain: packets that this node sends.
-pub const OUTPUT: ChainName = ChainName::literal("OUTPUT");
+pub const OUTPUT: IptablesChainName = IptablesChainName::literal("OUTPUT");
 /// Built-in chain: received packets, before routing.
-pub const PREROUTING: ChainName = ChainName::literal("PREROUTING");
+pub const PREROUTING: IptablesChainName = IptablesChainName::literal("PREROUTING");
 /// Built-in chain: leaving packets, after routing.
-pub const POSTROUTING: ChainName = ChainName::literal("POSTROUTING");
+pub const POSTROUTING: IptablesChainName = IptablesChainName::literal("POSTROUTING");
 
 /// All jumps, in the order in which they are inserted at the head of their chains: of one chain's jumps the last one here comes
 /// first.
@@ -80,17 +80,17 @@ pub fn shared_chains() -> impl Iterator<Item = ChainId> {
 // === impl Jump ===
 
 impl Jump {
-    const fn filter(from: ChainName, to: ChainName, new_only: bool, comment: &'static str) -> Self {
+    const fn filter(from: IptablesChainName, to: IptablesChainName, new_only: bool, comment: &'static str) -> Self {
         Self { table: Table::Filter, from, to, new_only, comment }
     }
 
-    const fn nat(from: ChainName, to: ChainName, comment: &'static str) -> Self {
+    const fn nat(from: IptablesChainName, to: IptablesChainName, comment: &'static str) -> Self {
         Self { table: Table::Nat, from, to, new_only: false, comment }
     }
 
     /// Its key.
     pub fn key(&self) -> OwnedRulesKey {
-        OwnedRulesKey { chain: ChainId { table: self.table, name: self.from }, owner: Owner::Jump(self.to) }
+        OwnedRulesKey { chain: ChainId { table: self.table, name: self.from }, owner: RuleOwner::Jump(self.to) }
     }
 
     /// The rule.
@@ -179,7 +179,7 @@ fn node_ports(family: Family, base: &BaseState, out: &mut Vec<IptObject>) {
     let chain = ChainId { table: Table::Nat, name: names::SERVICES };
     let mut push = |address, rule: RuleWriter| {
         let rule = rule.jump(names::NODE_PORTS);
-        out.push(IptObject::OwnedRules(OwnedRulesKey { chain, owner: Owner::NodePorts(address) }, [rule].into()));
+        out.push(IptObject::OwnedRules(OwnedRulesKey { chain, owner: RuleOwner::NodePorts(address) }, [rule].into()));
     };
     match &base.node_ports {
         NodePortAddresses::All => {
@@ -209,7 +209,7 @@ pub(crate) fn guard() -> IptObject {
         .matching(Match::CtState { inverted: true, states: CtStates::RelatedEstablishedDnat })
         .target(Target::Drop);
     let chain = ChainId { table: Table::Filter, name: names::FIREWALL };
-    IptObject::OwnedRules(OwnedRulesKey { chain, owner: Owner::Guard }, [rule].into())
+    IptObject::OwnedRules(OwnedRulesKey { chain, owner: RuleOwner::Guard }, [rule].into())
 }
 
 #[cfg(test)]

@@ -2,25 +2,25 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use ferry_kernel::iptables::{ChainName, Match, Rule, Table, Target};
+use ferry_kernel::iptables::{IptablesChainName, Match, Rule, Table, Target};
 use ferry_model::{Endpoint, Frontend, FrontendAddr, FrontendKind, PortState, Scope, SourceRanges};
 
 use crate::dispatch;
 use crate::names;
 use crate::object::{ChainId, ChainRules, IptObject};
 use crate::place;
-use crate::port::Port;
+use crate::port::PortInput;
 use crate::rules::{self, RuleWriter};
 use crate::shape::{External, Masquerade, Shape};
 
 /// An endpoint with its chain.
-struct Served {
+struct EndpointChain {
     endpoint: Endpoint,
-    chain: ChainName,
+    chain: IptablesChainName,
 }
 
 /// Writes the chains of a port that its frontends use.
-pub(crate) fn write(port: &Port<'_>, out: &mut Vec<IptObject>) {
+pub(crate) fn write(port: &PortInput<'_>, out: &mut Vec<IptObject>) {
     // A frontend with empty source ranges has no reachable endpoint.
     let shapes: Vec<Shape> = port.state.frontends.iter().filter(|frontend| admits(frontend)).map(Shape::of).collect();
     let used = |scope| shapes.iter().any(|shape| shape.uses(scope));
@@ -56,16 +56,16 @@ pub(crate) fn admits(frontend: &Frontend) -> bool {
     }
 }
 
-fn chain(name: ChainName, rules: Vec<Rule>) -> IptObject {
+fn chain(name: IptablesChainName, rules: Vec<Rule>) -> IptObject {
     IptObject::Chain(ChainId { table: Table::Nat, name }, ChainRules(rules.into()))
 }
 
 /// The endpoints of these scopes, by their text.
-fn served(port: &Port<'_>, scopes: &[Scope]) -> BTreeMap<String, Served> {
+fn served(port: &PortInput<'_>, scopes: &[Scope]) -> BTreeMap<String, EndpointChain> {
     let mut all = BTreeMap::new();
     for endpoint in endpoints(port.state, scopes) {
         let entry = all.entry(place::text(&endpoint));
-        entry.or_insert_with_key(|text| Served { endpoint, chain: port.names.endpoint(text) });
+        entry.or_insert_with_key(|text| EndpointChain { endpoint, chain: port.names.endpoint(text) });
     }
     all
 }
@@ -75,11 +75,11 @@ fn endpoints<'a>(state: &'a PortState, scopes: &'a [Scope]) -> impl Iterator<Ite
     scopes.iter().flat_map(|scope| state.pool(*scope).0.iter().copied())
 }
 
-// === impl Port ===
+// === impl PortInput ===
 
-impl Port<'_> {
+impl PortInput<'_> {
     /// Rules of an endpoint's chain: masquerade for hairpin packets, then DNAT.
-    fn endpoint(&self, served: &Served, comment: &Match) -> Vec<Rule> {
+    fn endpoint(&self, served: &EndpointChain, comment: &Match) -> Vec<Rule> {
         let from_itself = RuleWriter::new().from(rules::host(served.endpoint.address)).matching(comment.clone());
         let mut translated = RuleWriter::new().protocol(self.state.protocol).matching(comment.clone());
         if self.state.affinity.is_some() {
@@ -89,10 +89,10 @@ impl Port<'_> {
     }
 
     /// Rules that balance between a scope's endpoints: with session affinity to the client's last one, else to a random one.
-    fn balance(&self, scope: Scope, served: &BTreeMap<String, Served>) -> Vec<Rule> {
+    fn balance(&self, scope: Scope, served: &BTreeMap<String, EndpointChain>) -> Vec<Rule> {
         let mut rules = self.masquerading(scope);
         let order = place::ordered(self.state.pool(scope));
-        let of_scope: Vec<(&String, &Served)> =
+        let of_scope: Vec<(&String, &EndpointChain)> =
             order.iter().filter_map(|endpoint| served.get_key_value(&place::text(endpoint))).collect();
         let to = |text: &str| RuleWriter::new().comment(&format!("{} -> {text}", self.names.printed));
         if let Some(affinity) = self.state.affinity {

@@ -11,8 +11,8 @@ use ferry_plane::{Before, Compile, Unit};
 use crate::features::Features;
 use crate::hint::{self, Hint};
 use crate::names::{self, PortNames};
-use crate::object::{ChainId, IptKey, IptObject, OwnedRulesKey, Owner};
-use crate::port::Port;
+use crate::object::{ChainId, IptKey, IptObject, OwnedRulesKey, RuleOwner};
+use crate::port::PortInput;
 use crate::shape::{External, Shape};
 use crate::{base, chains, dispatch, place};
 
@@ -103,7 +103,7 @@ impl Iptables {
             if beside == Some(state) {
                 continue;
             }
-            let port = Port {
+            let port = PortInput {
                 beside,
                 names: PortNames::new(&service.name, &state.name, state.protocol),
                 state,
@@ -133,7 +133,7 @@ impl Iptables {
         rules.sort();
         rules.dedup();
         let chain = ChainId { table: Table::Filter, name: names::NODE_PORTS };
-        let owner = Owner::HealthCheck(number, names::of_service(&service.name));
+        let owner = RuleOwner::HealthCheck(number, names::of_service(&service.name));
         out.push(IptObject::OwnedRules(OwnedRulesKey { chain, owner }, rules.into()));
     }
 }

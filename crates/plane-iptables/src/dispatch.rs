@@ -1,23 +1,23 @@
 //! Compiles the rules in shared chains that dispatch packets to a port's frontends, or refuse them.
 
 use ferry_api::object::{Family, ObjectName, Protocol};
-use ferry_kernel::iptables::{ChainName, Match, Rule, Table, Target};
+use ferry_kernel::iptables::{IptablesChainName, Match, Rule, Table, Target};
 use ferry_model::{Frontend, FrontendAddr, FrontendKind, Scope, SourceRanges};
 
 use crate::names::{self, PortNames};
-use crate::object::{ChainId, IptObject, OwnedRulesKey, Owner};
-use crate::port::Port;
+use crate::object::{ChainId, IptObject, OwnedRulesKey, RuleOwner};
+use crate::port::PortInput;
 use crate::rules::{self, RuleWriter};
-use crate::shape::{Refusal, Shape};
+use crate::shape::{RefusalAction, Shape};
 
 /// Writes the rules of one frontend.
 struct Entrance<'a> {
     frontend: &'a Frontend,
-    port: &'a Port<'a>,
+    port: &'a PortInput<'a>,
 }
 
 /// Writes the rules that dispatch or refuse packets to the frontends of a port.
-pub(crate) fn write(port: &Port<'_>, out: &mut Vec<IptObject>) {
+pub(crate) fn write(port: &PortInput<'_>, out: &mut Vec<IptObject>) {
     for frontend in &port.state.frontends {
         let entrance = Entrance { frontend, port };
         let shape = Shape::of(frontend);
@@ -47,7 +47,7 @@ pub(crate) fn health_check(service: &ObjectName, port: &str, number: u16) -> Rul
 
 impl Entrance<'_> {
     /// The chain that a frontend's packets jump to; `None` if it is refused or left alone.
-    fn leads_to(&self, shape: Shape) -> Option<ChainName> {
+    fn leads_to(&self, shape: Shape) -> Option<IptablesChainName> {
         let names = &self.port.names;
         match (shape, &self.frontend.sources) {
             (Shape::Internal(Scope::Cluster, _), _) => Some(names.cluster()),
@@ -70,16 +70,16 @@ impl Entrance<'_> {
         }
     }
 
-    fn owned_rules(&self, table: Table, name: ChainName, rules: impl Into<Box<[Rule]>>) -> IptObject {
+    fn owned_rules(&self, table: Table, name: IptablesChainName, rules: impl Into<Box<[Rule]>>) -> IptObject {
         let protocol = self.port.state.protocol;
         let owner = match self.frontend.at {
-            FrontendAddr::Vip(vip, port) => Owner::Vip(vip, port, protocol),
-            FrontendAddr::NodePort(port) => Owner::NodePort(port, protocol),
+            FrontendAddr::Vip(vip, port) => RuleOwner::Vip(vip, port, protocol),
+            FrontendAddr::NodePort(port) => RuleOwner::NodePort(port, protocol),
         };
         IptObject::OwnedRules(OwnedRulesKey { chain: ChainId { table, name }, owner }, rules.into())
     }
 
-    fn find(&self, chain: ChainName) -> IptObject {
+    fn find(&self, chain: IptablesChainName) -> IptObject {
         let printed = &self.port.names.printed;
         if let FrontendAddr::NodePort(_) = self.frontend.at {
             let everywhere = self.rule(printed, None);
@@ -102,10 +102,10 @@ impl Entrance<'_> {
         self.owned_rules(Table::Filter, names::PROXY_FIREWALL, [self.rule(&comment, None).target(Target::Drop)])
     }
 
-    fn refuse(&self, refusal: Refusal) -> IptObject {
+    fn refuse(&self, refusal: RefusalAction) -> IptObject {
         let (what, target) = match refusal {
-            Refusal::Drop => ("has no local endpoints", Target::Drop),
-            Refusal::Reject => ("has no endpoints", Target::Reject),
+            RefusalAction::Drop => ("has no local endpoints", Target::Drop),
+            RefusalAction::Reject => ("has no endpoints", Target::Reject),
         };
         let local = match self.frontend.at {
             FrontendAddr::Vip(..) => None,

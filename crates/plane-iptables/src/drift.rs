@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use ferry_kernel::iptables::{Failure, Table};
+use ferry_kernel::iptables::{Table, ToolFailure};
 use ferry_plane::{Drift, Extent};
 
 use crate::base;
-use crate::mirror::{Kind, Mirror};
-use crate::object::{ChainId, IptKey, IptObject, OwnedRulesKey, Owner};
+use crate::mirror::{ChainOwnership, Mirror};
+use crate::object::{ChainId, IptKey, IptObject, OwnedRulesKey, RuleOwner};
 use crate::sort::Found;
 use crate::watch::Writers;
 
@@ -19,10 +19,10 @@ const KEYS: usize = 1024;
 pub(crate) fn keys(
     mirror: &Mirror,
     touched: &BTreeSet<ChainId>,
-    read: impl FnOnce(&BTreeSet<ChainId>) -> Result<Found, Failure>,
-) -> Result<Vec<IptKey>, Failure> {
+    read: impl FnOnce(&BTreeSet<ChainId>) -> Result<Found, ToolFailure>,
+) -> Result<Vec<IptKey>, ToolFailure> {
     let (own, shared): (BTreeSet<ChainId>, BTreeSet<ChainId>) =
-        touched.iter().partition(|id| Kind::of(**id) == Some(Kind::Own));
+        touched.iter().partition(|id| ChainOwnership::of(**id) == Some(ChainOwnership::Own));
     let mut keys: Vec<IptKey> = own.into_iter().map(IptKey::Chain).collect();
     if !shared.is_empty() {
         let found = read(&shared)?;
@@ -61,7 +61,7 @@ pub(crate) fn by(writers: Writers, extent: Option<Extent<IptKey>>) -> Drift<IptK
 /// Differing keys in shared chains.
 pub(crate) fn differing(mirror: &Mirror, found: &Found, chains: &BTreeSet<ChainId>) -> Vec<IptKey> {
     let mut keys = Vec::new();
-    for id in chains.iter().filter(|id| Kind::of(**id) != Some(Kind::Own)) {
+    for id in chains.iter().filter(|id| ChainOwnership::of(**id) != Some(ChainOwnership::Own)) {
         compare(*id, mirror, found, &mut keys);
     }
     keys
@@ -70,15 +70,15 @@ pub(crate) fn differing(mirror: &Mirror, found: &Found, chains: &BTreeSet<ChainI
 /// Adds the owned rules that differ, and the foreign rules.
 fn compare(id: ChainId, mirror: &Mirror, found: &Found, keys: &mut Vec<IptKey>) {
     let (before, now) = (mirror.shared_chain(id), found.mirror.shared_chain(id));
-    if before.is_some() != now.is_some() && Kind::of(id) != Some(Kind::BuiltIn) {
+    if before.is_some() != now.is_some() && ChainOwnership::of(id) != Some(ChainOwnership::BuiltIn) {
         keys.push(IptKey::SharedChain(id));
     }
-    let owned = |chain: Option<&crate::mirror::SharedChain>| -> BTreeSet<(Owner, String)> {
+    let owned = |chain: Option<&crate::mirror::SharedChain>| -> BTreeSet<(RuleOwner, String)> {
         let all = chain.iter().flat_map(|chain| chain.owned());
         all.map(|(owner, lines)| (*owner, lines.iter().collect::<Vec<_>>().join("\n"))).collect()
     };
     let (before, now) = (owned(before), owned(now));
-    let owners: BTreeSet<Owner> = before.symmetric_difference(&now).map(|(owner, _)| *owner).collect();
+    let owners: BTreeSet<RuleOwner> = before.symmetric_difference(&now).map(|(owner, _)| *owner).collect();
     keys.extend(owners.into_iter().map(|owner| IptKey::OwnedRules(OwnedRulesKey { chain: id, owner })));
     keys.extend(found.objects.iter().filter_map(|object| match object {
         IptObject::ForeignRule(of, text) if *of == id => Some(IptKey::ForeignRule(id, text.clone())),

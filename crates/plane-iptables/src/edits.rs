@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use ferry_kernel::iptables::{ChainName, Table};
+use ferry_kernel::iptables::{IptablesChainName, Table};
 
 use crate::names::Class;
 use crate::object::{ChainId, ChainRules};
@@ -79,7 +79,7 @@ fn gap(old: std::ops::Range<usize>, next: std::ops::Range<usize>, length: usize,
 }
 
 /// True for chains that balance between endpoints.
-pub(crate) fn is_balancing(name: ChainName) -> bool {
+pub(crate) fn is_balancing(name: IptablesChainName) -> bool {
     matches!(Class::of(name), Some(Class::Cluster | Class::Local))
 }
 

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use ferry_kernel::iptables::{ChainName, Restore, Rule, Table, Target};
+use ferry_kernel::iptables::{IptablesChainName, Restore, Rule, Table, Target};
 use ferry_plane::Batch;
 
 use crate::edits::Edit;
 use crate::mirror::at;
 use crate::names::Class;
-use crate::object::{self, ChainId, ChainRules, IptObject, Owner};
-use crate::plan::{Item, Part, Plan, Steps, Task, Work, is_last};
+use crate::object::{self, ChainId, ChainRules, IptObject, RuleOwner};
+use crate::plan::{Item, RunPlan, RunSection, Steps, Task, Work, is_last};
 
 /// The input, with the operation of each line.
 pub(crate) struct Script<'a> {
@@ -41,7 +41,7 @@ pub(crate) struct Outline {
 
 /// Progress of the earlier attempts of a commit.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct CommitProgress {
     /// number of committed sections
     pub(crate) sections: usize,
     /// chains that foreign rules jump to: they are flushed, and not deleted
@@ -50,9 +50,9 @@ pub(crate) struct Progress {
     pub(crate) all_stuck: bool,
 }
 
-// === impl Progress ===
+// === impl CommitProgress ===
 
-impl Progress {
+impl CommitProgress {
     /// Chains that this batch deletes and that still exist, without rules.
     pub(crate) fn stuck_in(&self, batch: &Batch<IptObject>) -> BTreeSet<ChainId> {
         let deleted = batch.delete.iter().filter_map(|object| match object {
@@ -89,7 +89,7 @@ impl Outline {
 
 impl Script<'static> {
     /// Encodes the text as a whole.
-    pub(crate) fn new(plan: &Plan<'_>, progress: &Progress) -> Self {
+    pub(crate) fn new(plan: &RunPlan<'_>, progress: &CommitProgress) -> Self {
         let mut script = Self::begin(plan, None);
         script.parts(plan, progress);
         script.outline.bytes = script.restore.text().len();
@@ -102,19 +102,19 @@ pub(crate) type Whole = Script<'static>;
 
 impl<'a> Script<'a> {
     /// Writes the text to `sink` piece by piece, so that it is never in memory as a whole.
-    pub(crate) fn stream(plan: &Plan<'_>, progress: &Progress, sink: &'a mut Sink<'a>) -> io::Result<Outline> {
+    pub(crate) fn stream(plan: &RunPlan<'_>, progress: &CommitProgress, sink: &'a mut Sink<'a>) -> io::Result<Outline> {
         let mut script = Self::begin(plan, Some(sink));
         script.parts(plan, progress);
         script.flush();
         script.write_result.map(|()| script.outline)
     }
 
-    fn begin(plan: &Plan<'_>, sink: Option<&'a mut Sink<'a>>) -> Self {
+    fn begin(plan: &RunPlan<'_>, sink: Option<&'a mut Sink<'a>>) -> Self {
         let restore = Restore::new(plan.family);
         Self { restore, flushed: 0, sink, write_result: Ok(()), marks: Vec::new(), outline: Outline::default() }
     }
 
-    fn parts(&mut self, plan: &Plan<'_>, progress: &Progress) {
+    fn parts(&mut self, plan: &RunPlan<'_>, progress: &CommitProgress) {
         for part in plan.parts.iter().skip(progress.sections) {
             self.part(plan, part, progress);
         }
@@ -155,23 +155,23 @@ impl<'a> Script<'a> {
         self.restore.clear();
     }
 
-    fn part(&mut self, plan: &Plan<'_>, part: &Part, progress: &Progress) {
+    fn part(&mut self, plan: &RunPlan<'_>, part: &RunSection, progress: &CommitProgress) {
         let table = match part {
-            Part::Of(table, _) => *table,
-            Part::Ahead(_) | Part::Behind(_) => Table::Nat,
+            RunSection::Of(table, _) => *table,
+            RunSection::Ahead(_) | RunSection::Behind(_) => Table::Nat,
         };
         self.mark(None);
         self.restore.table(table);
         match part {
-            Part::Ahead(items) => {
+            RunSection::Ahead(items) => {
                 self.declare(plan, items);
                 self.fill(plan, table, items);
             }
-            Part::Behind(items) => {
+            RunSection::Behind(items) => {
                 self.declare(plan, items);
                 self.remove(plan, items, progress);
             }
-            Part::Of(_, steps) => {
+            RunSection::Of(_, steps) => {
                 if let Some(work) = plan.work(table) {
                     self.table_steps(plan, table, work, *steps, progress);
                 }
@@ -182,7 +182,7 @@ impl<'a> Script<'a> {
         self.outline.commits.push(line);
     }
 
-    fn table_steps(&mut self, plan: &Plan<'_>, table: Table, work: &Work, steps: Steps, progress: &Progress) {
+    fn table_steps(&mut self, plan: &RunPlan<'_>, table: Table, work: &Work, steps: Steps, progress: &CommitProgress) {
         if steps.add() {
             self.declare(plan, &work.written);
         }
@@ -224,7 +224,7 @@ impl<'a> Script<'a> {
 
     // --- chains as a whole
 
-    fn declare(&mut self, plan: &Plan<'_>, items: &[Item]) {
+    fn declare(&mut self, plan: &RunPlan<'_>, items: &[Item]) {
         for item in items {
             if let Some(id) = plan.chain(*item) {
                 self.mark(Some(*item));
@@ -233,7 +233,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    fn fill(&mut self, plan: &Plan<'_>, table: Table, items: &[Item]) {
+    fn fill(&mut self, plan: &RunPlan<'_>, table: Table, items: &[Item]) {
         for item in items {
             if let Some(IptObject::Chain(id, ChainRules(rules))) = plan.object(*item) {
                 self.mark(Some(*item));
@@ -249,7 +249,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    fn edit(&mut self, plan: &Plan<'_>, table: Table, edited: &[(Item, Vec<Edit>)]) {
+    fn edit(&mut self, plan: &RunPlan<'_>, table: Table, edited: &[(Item, Vec<Edit>)]) {
         for (item, edits) in edited {
             let Some(id) = plan.chain(*item) else { continue };
             self.mark(Some(*item));
@@ -277,7 +277,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    fn remove(&mut self, plan: &Plan<'_>, items: &[Item], progress: &Progress) {
+    fn remove(&mut self, plan: &RunPlan<'_>, items: &[Item], progress: &CommitProgress) {
         for item in items {
             if let Some(id) = plan.chain(*item).filter(|id| !progress.all_stuck && !progress.stuck.contains(id)) {
                 self.mark(Some(*item));
@@ -302,7 +302,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    fn take(&mut self, plan: &Plan<'_>, id: ChainId, task: &Task, steps: Steps) {
+    fn take(&mut self, plan: &RunPlan<'_>, id: ChainId, task: &Task, steps: Steps) {
         if task.fresh || task.gone.is_some() || task.rewrites(steps) {
             return;
         }
@@ -318,7 +318,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    fn put(&mut self, plan: &Plan<'_>, id: ChainId, task: &Task, steps: Steps) {
+    fn put(&mut self, plan: &RunPlan<'_>, id: ChainId, task: &Task, steps: Steps) {
         if task.rewrites(steps) {
             return self.rewrite(plan, id, task, steps);
         }
@@ -342,14 +342,14 @@ impl<'a> Script<'a> {
     }
 
     /// Writes all rules of a shared chain anew.
-    fn rewrite(&mut self, plan: &Plan<'_>, id: ChainId, task: &Task, steps: Steps) {
+    fn rewrite(&mut self, plan: &RunPlan<'_>, id: ChainId, task: &Task, steps: Steps) {
         let Some(chain) = plan.mirror.shared_chain(id) else { return };
         let owner_of = |item: &Item| match plan.object(*item) {
             Some(IptObject::OwnedRules(key, _)) => Some(key.owner),
             _ => None,
         };
-        let gone: BTreeSet<Owner> = task.take.iter().filter(|_| steps.remove()).filter_map(owner_of).collect();
-        let changed: BTreeSet<Owner> = task.put.iter().filter_map(owner_of).collect();
+        let gone: BTreeSet<RuleOwner> = task.take.iter().filter(|_| steps.remove()).filter_map(owner_of).collect();
+        let changed: BTreeSet<RuleOwner> = task.put.iter().filter_map(owner_of).collect();
         let (mut last, mut others): (Vec<Item>, Vec<Item>) = (Vec::new(), Vec::new());
         for item in &task.put {
             let list = if owner_of(item).is_some_and(is_last) { &mut last } else { &mut others };
@@ -368,7 +368,7 @@ impl<'a> Script<'a> {
         self.append_items(plan, id, &last);
     }
 
-    fn append_items(&mut self, plan: &Plan<'_>, id: ChainId, items: &[Item]) {
+    fn append_items(&mut self, plan: &RunPlan<'_>, id: ChainId, items: &[Item]) {
         for item in items {
             if let Some((_, lines)) = plan.owned(*item) {
                 self.mark(Some(*item));
@@ -388,7 +388,7 @@ impl<'a> Script<'a> {
 }
 
 /// True if the comment of a rule adds nothing to the names in it.
-fn is_comment_implied(chain: ChainName, rule: &Rule) -> bool {
+fn is_comment_implied(chain: IptablesChainName, rule: &Rule) -> bool {
     match Class::of(chain) {
         Some(Class::Endpoint) => true,
         Some(Class::Cluster | Class::Local) => {

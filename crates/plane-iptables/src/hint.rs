@@ -1,12 +1,12 @@
 //! Hints: narrow down the units that may want an object, from its key, so that a repair compiles few of them.
 
 use ferry_api::object::Protocol;
-use ferry_kernel::iptables::ChainName;
+use ferry_kernel::iptables::IptablesChainName;
 use ferry_model::{FrontendAddr, PortState, Scope, ServiceState};
 use ferry_plane::Unit;
 
 use crate::names::{Class, PortNames};
-use crate::object::{IptKey, OwnedRulesKey, Owner};
+use crate::object::{IptKey, OwnedRulesKey, RuleOwner};
 use crate::place;
 
 /// A property shared by a key and the units that may want its object. The key of a Service's chain has two hints, so that hashes
@@ -24,7 +24,7 @@ pub enum Hint {
     /// a chain of an endpoint
     OfEndpoint,
     /// the chain with this name
-    Chain(ChainName),
+    Chain(IptablesChainName),
 }
 
 /// Adds the hints of a key.
@@ -38,10 +38,10 @@ pub(crate) fn of_key(key: &IptKey, hints: &mut Vec<Hint>) {
             Some(Class::Fixed | Class::Shared) | None => hints.push(Hint::Base),
         },
         IptKey::OwnedRules(OwnedRulesKey { owner, .. }) => hints.push(match *owner {
-            Owner::Vip(address, port, protocol) => Hint::Frontend(protocol, FrontendAddr::Vip(address, port)),
-            Owner::NodePort(port, protocol) => Hint::Frontend(protocol, FrontendAddr::NodePort(port)),
-            Owner::HealthCheck(port, _) => Hint::HealthCheck(port),
-            Owner::NodePorts(_) | Owner::Jump(_) | Owner::Guard => Hint::Base,
+            RuleOwner::Vip(address, port, protocol) => Hint::Frontend(protocol, FrontendAddr::Vip(address, port)),
+            RuleOwner::NodePort(port, protocol) => Hint::Frontend(protocol, FrontendAddr::NodePort(port)),
+            RuleOwner::HealthCheck(port, _) => Hint::HealthCheck(port),
+            RuleOwner::NodePorts(_) | RuleOwner::Jump(_) | RuleOwner::Guard => Hint::Base,
         }),
         IptKey::SharedChain(_) | IptKey::RouteLocalnet | IptKey::ForeignRule(..) => hints.push(Hint::Base),
     }
@@ -67,7 +67,7 @@ fn of_port(service: &ServiceState, port: &PortState, asked: &dyn Fn(&Hint) -> bo
         return false;
     }
     let names = PortNames::new(&service.name, &port.name, port.protocol);
-    let is_asked = |chain: ChainName| asked(&Hint::Chain(chain));
+    let is_asked = |chain: IptablesChainName| asked(&Hint::Chain(chain));
     let mut endpoints = [Scope::Cluster, Scope::Local].into_iter().flat_map(|scope| port.pool(scope).0.iter());
     of_port && [names.cluster(), names.local(), names.external(), names.firewall()].into_iter().any(is_asked)
         || of_endpoint && endpoints.any(|endpoint| is_asked(names.endpoint(&place::text(endpoint))))

@@ -3,7 +3,9 @@
 use std::io;
 
 use ferry_api::object::Family;
-use ferry_kernel::iptables::{self, Backend, ChainName, Environment, Failure, Line, Table, Tool, legacy};
+use ferry_kernel::iptables::{
+    self, Backend, Environment, IptablesChainName, OutputLine, Table, Tool, ToolFailure, legacy,
+};
 
 use crate::names::{self, Class};
 
@@ -34,12 +36,12 @@ fn in_use_legacy(family: Family) -> io::Result<bool> {
     }
     let tool = match Tool::find_in(&Environment::of_process(), family, Some(Backend::Legacy)) {
         // The table's maker uses another tool; its rules can't be read.
-        Err(Failure::Missing { .. } | Failure::TooOld { .. }) => return Ok(false),
+        Err(ToolFailure::Missing { .. } | ToolFailure::TooOld { .. }) => return Ok(false),
         tool => tool.map_err(io::Error::other)?,
     };
     let mut serves = false;
-    let each = &mut |line: Line<'_>| {
-        if let Line::Rule { text, .. } = line {
+    let each = &mut |line: OutputLine<'_>| {
+        if let OutputLine::Rule { text, .. } = line {
             serves |= text.rsplit_once(" -j ").is_some_and(|(_, target)| is_of_service(target));
         }
     };
@@ -48,5 +50,5 @@ fn in_use_legacy(family: Family) -> io::Result<bool> {
 }
 
 fn is_of_service(chain: &str) -> bool {
-    ChainName::new(chain).and_then(Class::of).is_some_and(Class::is_of_service)
+    IptablesChainName::new(chain).and_then(Class::of).is_some_and(Class::is_of_service)
 }

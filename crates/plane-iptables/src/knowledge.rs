@@ -12,7 +12,7 @@ use ferry_kernel::iptables::Table;
 use ferry_plane::Batch;
 
 use crate::base;
-use crate::mirror::{Kind, Mirror, Size};
+use crate::mirror::{ChainOwnership, Mirror, Size};
 use crate::object::{ChainId, IptKey, IptObject};
 use crate::watch::ChainChanges;
 
@@ -25,12 +25,12 @@ pub(crate) enum Knowledge {
         reported: bool,
     },
     /// The mirror is valid, except for the possible drift.
-    Known(Box<Known>),
+    Known(Box<KnownTables>),
 }
 
 /// The tables as last read and written, and the parts that may have changed since.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownTables {
     pub(crate) mirror: Mirror,
     pub(crate) depth: Depth,
     /// true if nothing was written since everything was read: a missing chain that a refused rule refers to never existed
@@ -69,11 +69,11 @@ impl Knowledge {
     /// After a full read.
     pub(crate) fn of_all(mirror: Mirror, unreadable: bool) -> Self {
         let depth = if unreadable { Depth::Unreadable } else { Depth::Whole };
-        Self::Known(Box::new(Known { mirror, depth, fresh: true, possible_drift: PossibleDrift::default() }))
+        Self::Known(Box::new(KnownTables { mirror, depth, fresh: true, possible_drift: PossibleDrift::default() }))
     }
 
     /// The known state; `None` if it is unknown.
-    pub(crate) fn known(&mut self) -> Option<&mut Known> {
+    pub(crate) fn known(&mut self) -> Option<&mut KnownTables> {
         match self {
             Self::Known(known) => Some(known),
             Self::Unknown { .. } => None,
@@ -81,7 +81,7 @@ impl Knowledge {
     }
 
     /// Takes the known state for the time of a commit. The state is unknown until it is put back.
-    pub(crate) fn take(&mut self) -> Option<Box<Known>> {
+    pub(crate) fn take(&mut self) -> Option<Box<KnownTables>> {
         match std::mem::replace(self, Self::UNCERTAIN) {
             Self::Known(known) => Some(known),
             unknown @ Self::Unknown { .. } => {
@@ -118,9 +118,9 @@ impl Knowledge {
     }
 }
 
-// === impl Known ===
+// === impl KnownTables ===
 
-impl Known {
+impl KnownTables {
     /// Notes foreign changes.
     pub(crate) fn touch(&mut self, touched: ChainChanges) {
         if touched.everything || touched.unobserved {
@@ -128,7 +128,7 @@ impl Known {
             self.mirror.forget_sequences();
         }
         touched.chains.iter().for_each(|id| self.mirror.forget_sequence(*id));
-        let shared = touched.chains.iter().filter(|id| Kind::of(**id) != Some(Kind::Own));
+        let shared = touched.chains.iter().filter(|id| ChainOwnership::of(**id) != Some(ChainOwnership::Own));
         self.possible_drift.stale_chains.extend(shared);
         self.possible_drift.touched.merge(touched);
     }
@@ -169,7 +169,7 @@ mod tests {
         ChainId { table: Table::Nat, name: names::SERVICES }
     }
 
-    fn known(knowledge: &mut Knowledge) -> &mut Known {
+    fn known(knowledge: &mut Knowledge) -> &mut KnownTables {
         knowledge.known().unwrap()
     }
 

@@ -12,14 +12,14 @@ use ferry_plane::Batch;
 use crate::base;
 use crate::edits::Sequence;
 use crate::names::{self, Class};
-use crate::object::{self, ChainId, ChainRules, IptObject, OwnedRulesKey, Owner};
+use crate::object::{self, ChainId, ChainRules, IptObject, OwnedRulesKey, RuleOwner};
 
 /// The tables of one family; by default, without anything of ours.
 #[derive(Debug, Default)]
 pub(crate) struct Mirror {
     shared_chains: BTreeMap<ChainId, SharedChain>,
     /// chains that are one unit's
-    chains: HashMap<ChainId, Content>,
+    chains: HashMap<ChainId, ChainDigest>,
     /// the order of rules in long chains without foreign changes
     sequences: HashMap<ChainId, Sequence>,
     endpoints: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Mirror {
 
 /// Digest of the rules of a chain of one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Content {
+pub(crate) struct ChainDigest {
     /// their number
     rules: u32,
     /// 32-bit content hash; the probability of a collision is about 2⁻³²
@@ -39,13 +39,13 @@ pub(crate) struct Content {
 #[derive(Debug, Default)]
 pub(crate) struct SharedChain {
     exists: bool,
-    owned: BTreeMap<Owner, Lines>,
+    owned: BTreeMap<RuleOwner, PrintedRules>,
     rules: usize,
 }
 
 /// Rules as the tool prints them behind the chain's name, with line ends between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Lines(Box<str>);
+pub(crate) struct PrintedRules(Box<str>);
 
 /// The size of our part of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub(crate) struct Size {
 
 /// The kind of a chain, which decides about its deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ChainOwnership {
     /// one unit's: written whole, or edited by position if it is long
     Own,
     /// holds entries, and nothing else
@@ -69,9 +69,9 @@ pub(crate) enum Kind {
     BuiltIn,
 }
 
-// === impl Kind ===
+// === impl ChainOwnership ===
 
-impl Kind {
+impl ChainOwnership {
     /// Of this chain; `None`: it is none of our business.
     pub(crate) fn of(id: ChainId) -> Option<Self> {
         let built_in = match id.table {
@@ -106,12 +106,12 @@ pub(crate) fn few_chains(table: Table) -> impl Iterator<Item = ChainId> {
         names::PROXY_FIREWALL,
         names::FIREWALL,
     ];
-    names.into_iter().map(move |name| ChainId { table, name }).filter(|id| Kind::of(*id).is_some())
+    names.into_iter().map(move |name| ChainId { table, name }).filter(|id| ChainOwnership::of(*id).is_some())
 }
 
-// === impl Lines ===
+// === impl PrintedRules ===
 
-impl Lines {
+impl PrintedRules {
     /// As these rules are printed.
     pub(crate) fn of(family: Family, rules: &[Rule]) -> Self {
         let mut text = String::new();
@@ -140,9 +140,9 @@ impl Lines {
     }
 }
 
-// === impl Content ===
+// === impl ChainDigest ===
 
-impl Content {
+impl ChainDigest {
     /// Of these rules.
     pub(crate) fn of(rules: &ChainRules) -> Self {
         let mut hasher = DefaultHasher::new();
@@ -159,8 +159,8 @@ impl Content {
 // === impl Place ===
 
 impl SharedChain {
-    /// The rules of each owner; those of [`Owner::NodePorts`] behind all others.
-    pub(crate) fn owned(&self) -> &BTreeMap<Owner, Lines> {
+    /// The rules of each owner; those of [`RuleOwner::NodePorts`] behind all others.
+    pub(crate) fn owned(&self) -> &BTreeMap<RuleOwner, PrintedRules> {
         &self.owned
     }
 
@@ -169,14 +169,14 @@ impl SharedChain {
         self.rules
     }
 
-    fn put(&mut self, owner: Owner, lines: Lines) -> (usize, usize) {
+    fn put(&mut self, owner: RuleOwner, lines: PrintedRules) -> (usize, usize) {
         let added = lines.count();
         let removed = self.owned.insert(owner, lines).map_or(0, |before| before.count());
         self.rules = self.rules + added - removed;
         (added, removed)
     }
 
-    fn take(&mut self, owner: Owner) -> usize {
+    fn take(&mut self, owner: RuleOwner) -> usize {
         let removed = self.owned.remove(&owner).map_or(0, |before| before.count());
         self.rules -= removed;
         removed
@@ -209,7 +209,7 @@ impl Mirror {
     /// Chains of one unit that the other has not, or with other rules; and the other way round.
     pub(crate) fn chains_unlike<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = ChainId> + 'a {
         let unlike = |one: &'a Self, other: &'a Self| {
-            let differs = move |(id, content): &(&ChainId, &Content)| other.chains.get(id) != Some(content);
+            let differs = move |(id, content): &(&ChainId, &ChainDigest)| other.chains.get(id) != Some(content);
             one.chains.iter().filter(differs).map(|(id, _)| *id)
         };
         unlike(self, other).chain(unlike(other, self).filter(|id| !self.chains.contains_key(id)))
@@ -232,11 +232,13 @@ impl Mirror {
 
     /// A chain with entries, where there is one.
     pub(crate) fn shared_chain(&self, id: ChainId) -> Option<&SharedChain> {
-        self.shared_chains.get(&id).filter(|place| place.exists || Kind::of(id) == Some(Kind::BuiltIn))
+        self.shared_chains
+            .get(&id)
+            .filter(|place| place.exists || ChainOwnership::of(id) == Some(ChainOwnership::BuiltIn))
     }
 
     /// The rules of an entry.
-    pub(crate) fn owned(&self, key: &OwnedRulesKey) -> Option<&Lines> {
+    pub(crate) fn owned(&self, key: &OwnedRulesKey) -> Option<&PrintedRules> {
         self.shared_chain(key.chain)?.owned.get(&key.owner)
     }
 
@@ -244,11 +246,11 @@ impl Mirror {
 
     pub(crate) fn put_chain(&mut self, id: ChainId, rules: &ChainRules) {
         self.take_chain(id);
-        self.put_content(id, Content::of(rules));
+        self.put_content(id, ChainDigest::of(rules));
         self.sequences.extend(Sequence::of(id, rules).map(|sequence| (id, sequence)));
     }
 
-    fn put_content(&mut self, id: ChainId, content: Content) {
+    fn put_content(&mut self, id: ChainId, content: ChainDigest) {
         self.chains.insert(id, content);
         self.endpoints += usize::from(Class::of(id.name) == Some(Class::Endpoint));
         self.resize(id.table, |size| {
@@ -282,7 +284,7 @@ impl Mirror {
         });
     }
 
-    pub(crate) fn put_owned(&mut self, key: OwnedRulesKey, lines: Lines) {
+    pub(crate) fn put_owned(&mut self, key: OwnedRulesKey, lines: PrintedRules) {
         let (added, removed) = self.shared_chains.entry(key.chain).or_default().put(key.owner, lines);
         self.resize(key.chain.table, |size| size.rules = size.rules + added - removed);
     }
@@ -298,7 +300,7 @@ impl Mirror {
             match object {
                 IptObject::Chain(id, rules) => self.put_chain(*id, rules),
                 IptObject::SharedChain(id) => self.put_shared_chain(*id),
-                IptObject::OwnedRules(key, rules) => self.put_owned(*key, Lines::of(family, rules)),
+                IptObject::OwnedRules(key, rules) => self.put_owned(*key, PrintedRules::of(family, rules)),
                 IptObject::RouteLocalnet | IptObject::ForeignRule(..) => {}
             }
         }
@@ -311,10 +313,10 @@ impl Mirror {
             }
         }
         for id in stuck {
-            match Kind::of(*id) {
-                Some(Kind::Own) => self.put_chain(*id, &ChainRules::default()),
-                Some(Kind::Shared) => self.put_shared_chain(*id),
-                Some(Kind::Firewall | Kind::BuiltIn) | None => {}
+            match ChainOwnership::of(*id) {
+                Some(ChainOwnership::Own) => self.put_chain(*id, &ChainRules::default()),
+                Some(ChainOwnership::Shared) => self.put_shared_chain(*id),
+                Some(ChainOwnership::Firewall | ChainOwnership::BuiltIn) | None => {}
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Names of chains, counters and services: upstream's, so that either proxy takes over the other's rules.
 
 use ferry_api::object::{ObjectName, Protocol};
-use ferry_kernel::iptables::{ChainName, Table};
+use ferry_kernel::iptables::{IptablesChainName, Table};
 use sha2::{Digest, Sha256};
 
 /// The accounting object that counts dropped packets in conntrack state INVALID.
@@ -11,23 +11,23 @@ pub const INVALID_DROPPED: &str = "ct_state_invalid_dropped_pkts";
 pub const LOCALHOST_ACCEPTED: &str = "localhost_nps_accepted_pkts";
 
 /// The canary, an empty chain in each table: it is missing after another program has flushed the table.
-pub const CANARY: ChainName = ChainName::literal("KUBE-PROXY-CANARY");
+pub const CANARY: IptablesChainName = IptablesChainName::literal("KUBE-PROXY-CANARY");
 /// nat: marks packets for masquerading.
-pub const MARK_MASQ: ChainName = ChainName::literal("KUBE-MARK-MASQ");
+pub const MARK_MASQ: IptablesChainName = IptablesChainName::literal("KUBE-MARK-MASQ");
 /// nat: masquerades marked packets.
-pub const POSTROUTING: ChainName = ChainName::literal("KUBE-POSTROUTING");
+pub const POSTROUTING: IptablesChainName = IptablesChainName::literal("KUBE-POSTROUTING");
 /// filter: accepts forwarded packets of services.
-pub const FORWARD: ChainName = ChainName::literal("KUBE-FORWARD");
+pub const FORWARD: IptablesChainName = IptablesChainName::literal("KUBE-FORWARD");
 /// nat: dispatches packets to services; filter: refuses cluster IPs without endpoints.
-pub const SERVICES: ChainName = ChainName::literal("KUBE-SERVICES");
+pub const SERVICES: IptablesChainName = IptablesChainName::literal("KUBE-SERVICES");
 /// filter: refuses external addresses and node ports without endpoints.
-pub const EXTERNAL_SERVICES: ChainName = ChainName::literal("KUBE-EXTERNAL-SERVICES");
+pub const EXTERNAL_SERVICES: IptablesChainName = IptablesChainName::literal("KUBE-EXTERNAL-SERVICES");
 /// nat: dispatches packets to node ports; filter: accepts packets to health check ports.
-pub const NODE_PORTS: ChainName = ChainName::literal("KUBE-NODEPORTS");
+pub const NODE_PORTS: IptablesChainName = IptablesChainName::literal("KUBE-NODEPORTS");
 /// filter: drops packets to load balancer addresses from outside their source ranges.
-pub const PROXY_FIREWALL: ChainName = ChainName::literal("KUBE-PROXY-FIREWALL");
+pub const PROXY_FIREWALL: IptablesChainName = IptablesChainName::literal("KUBE-PROXY-FIREWALL");
 /// filter: the loopback guard, shared with the kubelet.
-pub const FIREWALL: ChainName = ChainName::literal("KUBE-FIREWALL");
+pub const FIREWALL: IptablesChainName = IptablesChainName::literal("KUBE-FIREWALL");
 
 /// Prefixes of the names of per-service chains.
 const PREFIXES: [(Class, &str); 5] = [
@@ -94,32 +94,32 @@ impl PortNames {
     }
 
     /// The chain of this class; `Endpoint`, `Fixed` and `Shared` are no classes of a port.
-    fn chain(&self, class: Class) -> ChainName {
+    fn chain(&self, class: Class) -> IptablesChainName {
         with_hash(class, &self.hash)
     }
 
     /// `KUBE-SVC-…`
-    pub fn cluster(&self) -> ChainName {
+    pub fn cluster(&self) -> IptablesChainName {
         self.chain(Class::Cluster)
     }
 
     /// `KUBE-SVL-…`
-    pub fn local(&self) -> ChainName {
+    pub fn local(&self) -> IptablesChainName {
         self.chain(Class::Local)
     }
 
     /// `KUBE-EXT-…`
-    pub fn external(&self) -> ChainName {
+    pub fn external(&self) -> IptablesChainName {
         self.chain(Class::External)
     }
 
     /// `KUBE-FW-…`
-    pub fn firewall(&self) -> ChainName {
+    pub fn firewall(&self) -> IptablesChainName {
         self.chain(Class::Firewall)
     }
 
     /// `KUBE-SEP-…` of the endpoint with this text: `10.180.0.1:80`, `[fd00:10::1]:80`.
-    pub fn endpoint(&self, endpoint: &str) -> ChainName {
+    pub fn endpoint(&self, endpoint: &str) -> IptablesChainName {
         with_hash(Class::Endpoint, &hash(&format!("{}{endpoint}", self.identity)))
     }
 }
@@ -128,7 +128,7 @@ impl PortNames {
 
 impl Class {
     /// The purpose of a chain; `None` if it is none of ours in any table.
-    pub fn of(name: ChainName) -> Option<Self> {
+    pub fn of(name: IptablesChainName) -> Option<Self> {
         match name {
             CANARY | MARK_MASQ | POSTROUTING | FORWARD => return Some(Self::Fixed),
             SERVICES | EXTERNAL_SERVICES | NODE_PORTS | PROXY_FIREWALL | FIREWALL => return Some(Self::Shared),
@@ -150,7 +150,7 @@ impl Class {
 
 /// True if a chain of this table is ours: read back, and deleted at clean-up. `KUBE-FIREWALL` is not, since the kubelet uses it
 /// too.
-pub fn is_ours(table: Table, name: ChainName) -> bool {
+pub fn is_ours(table: Table, name: IptablesChainName) -> bool {
     match name {
         CANARY => true,
         FORWARD | EXTERNAL_SERVICES | PROXY_FIREWALL => table == Table::Filter,
@@ -161,7 +161,7 @@ pub fn is_ours(table: Table, name: ChainName) -> bool {
 }
 
 /// The rank of a chain with rules of its own: it refers to chains of lower ranks only.
-pub fn rank(name: ChainName) -> u8 {
+pub fn rank(name: IptablesChainName) -> u8 {
     match Class::of(name) {
         Some(Class::Fixed | Class::Shared) | None => 0,
         Some(Class::Endpoint) => 1,
@@ -171,8 +171,8 @@ pub fn rank(name: ChainName) -> u8 {
     }
 }
 
-/// The name that represents a Service in [`Owner::HealthCheck`](crate::object::Owner::HealthCheck). No chain has it.
-pub fn of_service(service: &ObjectName) -> ChainName {
+/// The name that represents a Service in [`RuleOwner::HealthCheck`](crate::object::RuleOwner::HealthCheck). No chain has it.
+pub fn of_service(service: &ObjectName) -> IptablesChainName {
     service_called(&printed_service(service))
 }
 
@@ -182,13 +182,13 @@ pub fn health_check_comment(printed: &str) -> String {
 }
 
 /// The Service of the rule with this comment that accepts health checks, as named by [`of_service`].
-pub fn health_check_of(comment: &str) -> Option<ChainName> {
+pub fn health_check_of(comment: &str) -> Option<IptablesChainName> {
     let printed = comment.strip_suffix(HEALTH_CHECK)?;
     let service = printed.split_once(':').map_or(printed, |(service, _)| service);
     service.contains('/').then(|| service_called(service))
 }
 
-fn service_called(printed: &str) -> ChainName {
+fn service_called(printed: &str) -> IptablesChainName {
     const PREFIX: &str = "SERVICE-";
     chain(PREFIX, &hash(printed))
 }
@@ -211,14 +211,14 @@ fn part(text: &str) -> String {
     part
 }
 
-fn with_hash(class: Class, hash: &str) -> ChainName {
+fn with_hash(class: Class, hash: &str) -> IptablesChainName {
     let prefix = PREFIXES.iter().find(|(of, _)| *of == class).map_or("", |(_, prefix)| prefix);
     chain(prefix, hash)
 }
 
 /// A prefix and a hash are 25 bytes at most.
-fn chain(prefix: &str, rest: &str) -> ChainName {
-    ChainName::new(&format!("{prefix}{rest}")).unwrap_or(CANARY)
+fn chain(prefix: &str, rest: &str) -> IptablesChainName {
+    IptablesChainName::new(&format!("{prefix}{rest}")).unwrap_or(CANARY)
 }
 
 /// The first 80 bits of a SHA-256 in base32 of RFC 4648.

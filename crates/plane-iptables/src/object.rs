@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use ferry_api::object::Protocol;
-use ferry_kernel::iptables::{ChainName, Match, Rule, Table};
+use ferry_kernel::iptables::{IptablesChainName, Match, Rule, Table};
 use ferry_model::FrontendAddr;
 use ferry_plane::{Object, Served};
 
@@ -19,7 +19,7 @@ pub struct ChainId {
     /// the table
     pub table: Table,
     /// the chain
-    pub name: ChainName,
+    pub name: IptablesChainName,
 }
 
 /// One object in the kernel that this mode owns.
@@ -63,22 +63,22 @@ pub struct OwnedRulesKey {
     /// the chain
     pub chain: ChainId,
     /// the owner
-    pub owner: Owner,
+    pub owner: RuleOwner,
 }
 
 /// Owner of rules in a shared or built-in chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Owner {
+pub enum RuleOwner {
     /// the frontend at this address
     Vip(IpAddr, u16, Protocol),
     /// the frontend at this port of the node
     NodePort(u16, Protocol),
     /// the health checks of a Service on this port; the name represents the Service, see [`names::of_service`]
-    HealthCheck(u16, ChainName),
+    HealthCheck(u16, IptablesChainName),
     /// the jump to the node port chain: for every local address (`None`) or for this one. Always last in the chain
     NodePorts(Option<IpAddr>),
     /// the jump from a built-in chain to this one; inserted at the head
-    Jump(ChainName),
+    Jump(IptablesChainName),
     /// the loopback guard
     Guard,
 }
@@ -208,7 +208,7 @@ impl Object for IptObject {
             // Chains of services refer to each other, in the order of their classes.
             Self::Chain(id, _) => names::rank(id.name),
             Self::SharedChain(_) => 10,
-            Self::OwnedRules(OwnedRulesKey { owner: Owner::Jump(_), .. }, _) => 12,
+            Self::OwnedRules(OwnedRulesKey { owner: RuleOwner::Jump(_), .. }, _) => 12,
             Self::OwnedRules(..) | Self::ForeignRule(..) => 11,
             // After the guard.
             Self::RouteLocalnet => 13,
@@ -228,10 +228,12 @@ impl Object for IptObject {
             return None;
         };
         match *owner {
-            Owner::Vip(address, port, protocol) => Some(Served::Frontend(protocol, FrontendAddr::Vip(address, port))),
-            Owner::NodePort(port, protocol) => Some(Served::Frontend(protocol, FrontendAddr::NodePort(port))),
-            Owner::NodePorts(address) => Some(address.map_or(Served::NodePortsEverywhere, Served::NodePorts)),
-            Owner::HealthCheck(..) | Owner::Jump(_) | Owner::Guard => None,
+            RuleOwner::Vip(address, port, protocol) => {
+                Some(Served::Frontend(protocol, FrontendAddr::Vip(address, port)))
+            }
+            RuleOwner::NodePort(port, protocol) => Some(Served::Frontend(protocol, FrontendAddr::NodePort(port))),
+            RuleOwner::NodePorts(address) => Some(address.map_or(Served::NodePortsEverywhere, Served::NodePorts)),
+            RuleOwner::HealthCheck(..) | RuleOwner::Jump(_) | RuleOwner::Guard => None,
         }
     }
 }
@@ -243,7 +245,7 @@ pub fn is_shared(object: &IptObject) -> bool {
         IptObject::RouteLocalnet => true,
         IptObject::SharedChain(id) => id.name == names::FIREWALL,
         IptObject::OwnedRules(OwnedRulesKey { owner, .. }, _) => {
-            matches!(owner, Owner::Guard | Owner::Jump(names::FIREWALL))
+            matches!(owner, RuleOwner::Guard | RuleOwner::Jump(names::FIREWALL))
         }
         IptObject::Chain(..) | IptObject::ForeignRule(..) => false,
     }
@@ -266,7 +268,7 @@ mod tests {
         let entry = |comment: &str| {
             let chain = ChainId { table: Table::Nat, name: names::SERVICES };
             IptObject::OwnedRules(
-                OwnedRulesKey { chain, owner: Owner::Guard },
+                OwnedRulesKey { chain, owner: RuleOwner::Guard },
                 [rule(&[Match::comment(comment)])].into(),
             )
         };

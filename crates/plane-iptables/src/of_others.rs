@@ -6,7 +6,7 @@ use std::io;
 
 use ferry_api::object::Family;
 use ferry_kernel::iptables::nft::Removal;
-use ferry_kernel::iptables::{Backend, ChainName, Failure, Line, Restore, Table, Tool, legacy};
+use ferry_kernel::iptables::{Backend, IptablesChainName, OutputLine, Restore, Table, Tool, ToolFailure, legacy};
 
 use crate::without_tool;
 
@@ -51,17 +51,17 @@ fn retire(family: Family, all: [(Table, &[&str]); 2]) -> io::Result<usize> {
     Ok(removed)
 }
 
-fn remove_legacy(family: Family, table: Table, chains: &[&str]) -> Result<usize, Failure> {
+fn remove_legacy(family: Family, table: Table, chains: &[&str]) -> Result<usize, ToolFailure> {
     let tool = match Tool::find(family, Some(Backend::Legacy)) {
         // Only the tool can list them. Domain iptables-legacy reports that it is missing.
-        Err(Failure::Missing { .. } | Failure::TooOld { .. }) => return Ok(0),
+        Err(ToolFailure::Missing { .. } | ToolFailure::TooOld { .. }) => return Ok(0),
         tool => tool?,
     };
-    let (mut leading, mut there): (Vec<(ChainName, String)>, Vec<ChainName>) = (Vec::new(), Vec::new());
+    let (mut leading, mut there): (Vec<(IptablesChainName, String)>, Vec<IptablesChainName>) = (Vec::new(), Vec::new());
     tool.save(table, &mut |line| match line {
-        Line::Chain { name, .. } if chains.contains(&name) => there.extend(ChainName::new(name)),
-        Line::Rule { chain, text } if !chains.contains(&chain) && chains.contains(&target(text)) => {
-            leading.extend(ChainName::new(chain).map(|chain| (chain, text.to_owned())));
+        OutputLine::Chain { name, .. } if chains.contains(&name) => there.extend(IptablesChainName::new(name)),
+        OutputLine::Rule { chain, text } if !chains.contains(&chain) && chains.contains(&target(text)) => {
+            leading.extend(IptablesChainName::new(chain).map(|chain| (chain, text.to_owned())));
         }
         _ => {}
     })?;

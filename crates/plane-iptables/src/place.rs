@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 
 use ferry_api::object::Protocol;
-use ferry_kernel::iptables::{ChainName, Match, Table, Target};
+use ferry_kernel::iptables::{IptablesChainName, Match, Table, Target};
 use ferry_model::{Endpoint, Pool, PortState, Scope, ServiceState};
 use ferry_plane::{Before, Object as _, Unit};
 
@@ -65,7 +65,7 @@ fn found(objects: &[IptObject], names: &PortNames, scope: Scope, pool: &Pool) ->
     let key = IptKey::Chain(ChainId { table: Table::Nat, name });
     let at = objects.binary_search_by(|object| object.key().cmp(&key)).ok();
     let Some(IptObject::Chain(_, rules)) = at.and_then(|at| objects.get(at)) else { return Vec::new() };
-    let endpoints: HashMap<ChainName, Endpoint> =
+    let endpoints: HashMap<IptablesChainName, Endpoint> =
         pool.0.iter().map(|endpoint| (names.endpoint(&text(endpoint)), *endpoint)).collect();
     let remembers = |each: &Match| matches!(each, Match::RecentlySeen { .. });
     let balancing = rules.0.iter().filter(|rule| !rule.matches.iter().any(remembers));

@@ -11,9 +11,9 @@ use ferry_plane::{Batch, Op};
 
 use crate::base;
 use crate::edits::Edit;
-use crate::mirror::{Kind, Lines, Mirror, at};
+use crate::mirror::{ChainOwnership, Mirror, PrintedRules, at};
 use crate::names::Class;
-use crate::object::{self, ChainId, IptObject, OwnedRulesKey, Owner};
+use crate::object::{self, ChainId, IptObject, OwnedRulesKey, RuleOwner};
 
 /// Chains that one section removes, at most.
 pub(crate) const PIECE_CHAINS: usize = 500;
@@ -33,7 +33,7 @@ pub(crate) struct Item {
 
 /// The work of one run, divided into sections.
 #[derive(Debug)]
-pub(crate) struct Plan<'a> {
+pub(crate) struct RunPlan<'a> {
     pub(crate) family: Family,
     pub(crate) batch: &'a Batch<IptObject>,
     pub(crate) mirror: &'a Mirror,
@@ -42,7 +42,7 @@ pub(crate) struct Plan<'a> {
     /// long chains with few changed rules are edited by position
     edits: bool,
     works: [Work; Table::ALL.len()],
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<RunSection>,
 }
 
 /// The work in one table.
@@ -83,7 +83,7 @@ struct Old {
 
 /// A section of the tool's input, up to its COMMIT: the kernel applies all of it or nothing.
 #[derive(Clone, Debug)]
-pub(crate) enum Part {
+pub(crate) enum RunSection {
     /// new chains, not jumped to yet; and changed ones if they are too many for the section of their table
     Ahead(Vec<Item>),
     /// additions and changes in this table, or deletions, or both
@@ -112,9 +112,9 @@ impl Steps {
     }
 }
 
-// === impl Plan ===
+// === impl RunPlan ===
 
-impl<'a> Plan<'a> {
+impl<'a> RunPlan<'a> {
     /// Plans a batch for this variant of the tool. Without `edits`, all changed chains are written as a whole.
     pub(crate) fn new(
         family: Family,
@@ -180,8 +180,8 @@ impl<'a> Plan<'a> {
         let mut items = BTreeSet::new();
         for part in self.parts.iter().take(sections) {
             match part {
-                Part::Ahead(of) | Part::Behind(of) => items.extend(of),
-                Part::Of(table, steps) => {
+                RunSection::Ahead(of) | RunSection::Behind(of) => items.extend(of),
+                RunSection::Of(table, steps) => {
                     if let Some(work) = self.work(*table) {
                         work.collect(*steps, &mut items);
                     }
@@ -217,18 +217,18 @@ impl<'a> Plan<'a> {
     }
 
     /// The new text of an owner's rules.
-    pub(crate) fn owned(&self, item: Item) -> Option<(OwnedRulesKey, Lines)> {
+    pub(crate) fn owned(&self, item: Item) -> Option<(OwnedRulesKey, PrintedRules)> {
         match self.object(item)? {
-            IptObject::OwnedRules(key, rules) => Some((*key, Lines::of(self.family, rules))),
+            IptObject::OwnedRules(key, rules) => Some((*key, PrintedRules::of(self.family, rules))),
             _ => None,
         }
     }
 
     /// The rules that an operation deletes from a shared chain first: the owner's existing rules, or a foreign rule.
-    pub(crate) fn old(&self, item: Item) -> Option<Lines> {
+    pub(crate) fn old(&self, item: Item) -> Option<PrintedRules> {
         match self.object(item)? {
             IptObject::OwnedRules(key, _) => self.mirror.owned(key).cloned(),
-            IptObject::ForeignRule(_, text) => Some(Lines::new(text.to_string())),
+            IptObject::ForeignRule(_, text) => Some(PrintedRules::new(text.to_string())),
             _ => None,
         }
     }
@@ -267,7 +267,7 @@ impl<'a> Plan<'a> {
             }
             IptObject::SharedChain(id) if self.mirror.shared_chain(*id).is_none() => self.task(*id).made = Some(item),
             IptObject::OwnedRules(key, rules) => {
-                if self.mirror.owned(key) != Some(&Lines::of(self.family, rules)) {
+                if self.mirror.owned(key) != Some(&PrintedRules::of(self.family, rules)) {
                     self.task(key.chain).put.push(item);
                 }
             }
@@ -295,8 +295,9 @@ impl<'a> Plan<'a> {
         let (family, mirror, batch) = (self.family, self.mirror, self.batch);
         for (id, task) in self.works.iter_mut().flat_map(|work| &mut work.shared_chains) {
             let is_empty = mirror.shared_chain(*id).is_none_or(|chain| chain.rules() == 0);
-            task.fresh =
-                Kind::of(*id) == Some(Kind::Shared) && is_empty && !(task.put.is_empty() && task.made.is_none());
+            task.fresh = ChainOwnership::of(*id) == Some(ChainOwnership::Shared)
+                && is_empty
+                && !(task.put.is_empty() && task.made.is_none());
             if task.fresh {
                 // Existing rules are deleted when the chain is flushed.
                 task.take.clear();
@@ -305,7 +306,7 @@ impl<'a> Plan<'a> {
                 Some(IptObject::OwnedRules(key, _)) => (is_last(key.owner), base::jump_position(key)),
                 _ => (false, None),
             });
-            if Kind::of(*id) == Some(Kind::Shared) && !task.fresh && task.gone.is_none() {
+            if ChainOwnership::of(*id) == Some(ChainOwnership::Shared) && !task.fresh && task.gone.is_none() {
                 let old =
                     |items: &[Item]| Old::of(family, mirror, items.iter().filter_map(|item| object(batch, *item)));
                 (task.replaced, task.taken) = (old(&task.put), old(&task.take));
@@ -393,7 +394,7 @@ impl Old {
             match object {
                 IptObject::OwnedRules(key, _) => {
                     let lines = mirror.owned(key);
-                    old.count += lines.map_or(0, Lines::count);
+                    old.count += lines.map_or(0, PrintedRules::count);
                     old.stubborn |= lines.is_some_and(|lines| lines.iter().any(is_garbled));
                 }
                 IptObject::ForeignRule(_, text) => {
@@ -430,8 +431,8 @@ fn object(batch: &Batch<IptObject>, item: Item) -> Option<&IptObject> {
 }
 
 /// True if the owner's rules come last in their shared chain.
-pub(crate) fn is_last(owner: Owner) -> bool {
-    matches!(owner, Owner::NodePorts(_) | Owner::Guard)
+pub(crate) fn is_last(owner: RuleOwner) -> bool {
+    matches!(owner, RuleOwner::NodePorts(_) | RuleOwner::Guard)
 }
 
 /// The shared chain that the deletion of this object deletes.

@@ -7,7 +7,7 @@ use crate::names::PortNames;
 use crate::shape::External;
 
 /// Inputs for the rules of one port of a Service.
-pub(crate) struct Port<'a> {
+pub(crate) struct PortInput<'a> {
     pub(crate) names: PortNames,
     pub(crate) state: &'a PortState,
     pub(crate) family: Family,

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use ferry_kernel::iptables::{ChainName, Failure, Line, Table, Tool};
+use ferry_kernel::iptables::{IptablesChainName, OutputLine, Table, Tool, ToolFailure};
 use ferry_plane::Object as _;
 
-use crate::mirror::Kind;
+use crate::mirror::ChainOwnership;
 use crate::object::{ChainId, IptKey, IptObject};
 use crate::sort::{Found, Sorter};
 
@@ -24,8 +24,8 @@ pub(crate) fn only(objects: &mut Vec<IptObject>, keys: &[IptKey]) {
 pub(crate) fn each_table(
     tool: &Tool,
     wanted: &[Table],
-    mut read: impl FnMut(&mut Sorter, Table) -> Result<(), Failure>,
-) -> Result<Found, Failure> {
+    mut read: impl FnMut(&mut Sorter, Table) -> Result<(), ToolFailure>,
+) -> Result<Found, ToolFailure> {
     let mut sorter = Sorter::new(tool.family());
     for table in Table::ALL.into_iter().rev().filter(|table| wanted.contains(table)) {
         read(&mut sorter, table)?;
@@ -38,8 +38,8 @@ pub(crate) fn save(
     tool: &Tool,
     sorter: &mut Sorter,
     table: Table,
-    save: impl FnOnce(&mut dyn FnMut(Line<'_>)) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    save: impl FnOnce(&mut dyn FnMut(OutputLine<'_>)) -> Result<(), ToolFailure>,
+) -> Result<(), ToolFailure> {
     sorter.begin(table);
     let mut other = None;
     save(&mut |line| sort(sorter, line, &mut other))?;
@@ -50,8 +50,8 @@ pub(crate) fn save(
 /// Reads the tables of these chains by `tables`, and keeps the objects in these chains.
 pub(crate) fn chains_in_tables(
     wanted: &BTreeSet<ChainId>,
-    tables: impl FnOnce(&[Table]) -> Result<Found, Failure>,
-) -> Result<Found, Failure> {
+    tables: impl FnOnce(&[Table]) -> Result<Found, ToolFailure>,
+) -> Result<Found, ToolFailure> {
     let mut of: Vec<Table> = wanted.iter().map(|chain| chain.table).collect();
     of.dedup();
     let mut found = tables(&of)?;
@@ -60,27 +60,27 @@ pub(crate) fn chains_in_tables(
 }
 
 /// Passes a line to the sorter; an unexpected one goes to `other`.
-pub(crate) fn sort(sorter: &mut Sorter, line: Line<'_>, other: &mut Option<String>) {
+pub(crate) fn sort(sorter: &mut Sorter, line: OutputLine<'_>, other: &mut Option<String>) {
     match line {
-        Line::Chain { name, builtin: _ } => {
-            if let Some(name) = ChainName::new(name) {
+        OutputLine::Chain { name, builtin: _ } => {
+            if let Some(name) = IptablesChainName::new(name) {
                 sorter.chain(name);
             }
         }
-        Line::Rule { chain, text } => {
-            if let Some(name) = ChainName::new(chain)
+        OutputLine::Rule { chain, text } => {
+            if let Some(name) = IptablesChainName::new(chain)
                 && !sorter.rule(name, text)
             {
                 *other = Some(format!("-A {chain} {text}"));
             }
         }
-        Line::Table(_) | Line::Commit | Line::Other => {}
+        OutputLine::Table(_) | OutputLine::Commit | OutputLine::Other => {}
     }
 }
 
 /// The failure of a tool with this unexpected output.
-pub(crate) fn unexpected(tool: &Tool, text: String) -> Failure {
-    Failure::UnexpectedOutput { tool: format!("{} ({})", saver(tool), tool.family()), line: 0, text }
+pub(crate) fn unexpected(tool: &Tool, text: String) -> ToolFailure {
+    ToolFailure::UnexpectedOutput { tool: format!("{} ({})", saver(tool), tool.family()), line: 0, text }
 }
 
 /// The name of the program that prints tables.
@@ -89,5 +89,5 @@ pub(crate) fn saver(tool: &Tool) -> String {
 }
 
 fn chain_of_key(key: &IptKey) -> Option<ChainId> {
-    key.chain().filter(|id| Kind::of(*id).is_some())
+    key.chain().filter(|id| ChainOwnership::of(*id).is_some())
 }

@@ -4,7 +4,7 @@ use ferry_kernel::iptables::{Rule, Table, Target};
 use ferry_plane::memory::Refers;
 
 use crate::names::Class;
-use crate::object::{ChainId, IptKey, IptObject, Owner};
+use crate::object::{ChainId, IptKey, IptObject, RuleOwner};
 
 impl Refers for IptObject {
     fn refers_to(&self) -> Vec<IptKey> {
@@ -13,7 +13,7 @@ impl Refers for IptObject {
             Self::SharedChain(_) | Self::RouteLocalnet | Self::ForeignRule(..) => Vec::new(),
             Self::OwnedRules(key, rules) => {
                 // Built-in chains always exist.
-                let chain = (!matches!(key.owner, Owner::Jump(_))).then_some(IptKey::SharedChain(key.chain));
+                let chain = (!matches!(key.owner, RuleOwner::Jump(_))).then_some(IptKey::SharedChain(key.chain));
                 chain.into_iter().chain(rules.iter().filter_map(|rule| target(key.chain.table, rule))).collect()
             }
         }

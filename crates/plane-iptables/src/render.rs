@@ -7,8 +7,8 @@ use ferry_api::object::Family;
 use ferry_kernel::iptables::{Rule, Table, Target};
 
 use crate::base::{FORWARD, INPUT, OUTPUT, POSTROUTING, PREROUTING};
-use crate::object::{ChainId, IptKey, IptObject, Owner};
-use crate::ruleset::{self, Line};
+use crate::object::{ChainId, IptKey, IptObject, RuleOwner};
+use crate::ruleset::{self, AnyRule};
 
 /// The ruleset of one family as `iptables-save` prints it, and as `iptables-restore` takes it. Objects may come in any order.
 pub fn ruleset(family: Family, objects: &[IptObject]) -> String {
@@ -28,8 +28,8 @@ pub fn ruleset(family: Family, objects: &[IptObject]) -> String {
             for line in lines {
                 text += &format!("-A {} ", id.name);
                 match line {
-                    Line::Ours(rule) => rule.print(family, &mut text),
-                    Line::Foreign(rule) => text += rule,
+                    AnyRule::Ours(rule) => rule.print(family, &mut text),
+                    AnyRule::Foreign(rule) => text += rule,
                 }
                 text.push('\n');
             }
@@ -51,8 +51,8 @@ fn is_builtin(id: &ChainId) -> bool {
 impl fmt::Display for IptObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Chain(id, rules) => write!(f, "chain {id} {{{} }}", Lines(&rules.0)),
-            Self::OwnedRules(key, rules) => write!(f, "{} {{{} }}", IptKey::OwnedRules(*key), Lines(rules)),
+            Self::Chain(id, rules) => write!(f, "chain {id} {{{} }}", InlineRules(&rules.0)),
+            Self::OwnedRules(key, rules) => write!(f, "{} {{{} }}", IptKey::OwnedRules(*key), InlineRules(rules)),
             Self::SharedChain(id) => write!(f, "{}", IptKey::SharedChain(*id)),
             Self::RouteLocalnet => write!(f, "{} = 1", IptKey::RouteLocalnet),
             Self::ForeignRule(id, text) => write!(f, "foreign rule in {id} {{ {text} }}"),
@@ -61,9 +61,9 @@ impl fmt::Display for IptObject {
 }
 
 /// Rules in one line.
-struct Lines<'a>(&'a [Rule]);
+struct InlineRules<'a>(&'a [Rule]);
 
-impl fmt::Display for Lines<'_> {
+impl fmt::Display for InlineRules<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|rule| write!(f, " {};", RuleText(rule)))
     }
@@ -96,9 +96,9 @@ impl fmt::Display for ChainId {
     }
 }
 
-// === impl Owner ===
+// === impl RuleOwner ===
 
-impl fmt::Display for Owner {
+impl fmt::Display for RuleOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Vip(vip, port, protocol) => write!(f, "{} {protocol}", SocketAddr::new(*vip, *port)),

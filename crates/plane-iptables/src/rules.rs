@@ -3,7 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ferry_api::object::{self, Family, IpNet};
-use ferry_kernel::iptables::{AddressMatch, ChainName, CtStates, InterfaceMatch, Match, Protocol, Rule, Target};
+use ferry_kernel::iptables::{
+    AddressMatch, CtStates, InterfaceMatch, IptablesChainName, Match, PortProtocol, Rule, Target,
+};
 use ferry_model::{Endpoint, LocalDetector};
 
 /// Bytes of an interface's name, at most: `IFNAMSIZ` of linux/if.h, less its final zero.
@@ -72,9 +74,9 @@ impl RuleWriter {
 
     pub(crate) fn protocol(mut self, protocol: object::Protocol) -> Self {
         self.rule.protocol = Some(match protocol {
-            object::Protocol::Tcp => Protocol::Tcp,
-            object::Protocol::Udp => Protocol::Udp,
-            object::Protocol::Sctp => Protocol::Sctp,
+            object::Protocol::Tcp => PortProtocol::Tcp,
+            object::Protocol::Udp => PortProtocol::Udp,
+            object::Protocol::Sctp => PortProtocol::Sctp,
         });
         self
     }
@@ -98,7 +100,7 @@ impl RuleWriter {
         self
     }
 
-    pub(crate) fn jump(self, chain: ChainName) -> Rule {
+    pub(crate) fn jump(self, chain: IptablesChainName) -> Rule {
         self.target(Target::Jump(chain))
     }
 

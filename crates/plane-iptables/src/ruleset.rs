@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use ferry_kernel::iptables::Rule;
 
 use crate::base;
-use crate::object::{ChainId, IptObject, OwnedRulesKey, Owner};
+use crate::object::{ChainId, IptObject, OwnedRulesKey, RuleOwner};
 
 /// The rules of each chain, in order.
-pub(crate) type Chains<'a> = BTreeMap<ChainId, Vec<Line<'a>>>;
+pub(crate) type Chains<'a> = BTreeMap<ChainId, Vec<AnyRule<'a>>>;
 
 /// A rule.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Line<'a> {
+pub(crate) enum AnyRule<'a> {
     /// one of ours
     Ours(&'a Rule),
     /// a foreign rule, as the tool prints it
@@ -25,9 +25,9 @@ pub(crate) enum Line<'a> {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Position {
     Jump(Reverse<Option<usize>>),
-    Frontend(Owner),
+    Frontend(RuleOwner),
     Foreign,
-    Last(Owner),
+    Last(RuleOwner),
 }
 
 // === impl Position ===
@@ -35,9 +35,9 @@ enum Position {
 impl Position {
     fn of(key: &OwnedRulesKey) -> Self {
         match key.owner {
-            Owner::Jump(_) => Self::Jump(Reverse(base::jump_position(key))),
-            Owner::NodePorts(_) | Owner::Guard => Self::Last(key.owner),
-            Owner::Vip(..) | Owner::NodePort(..) | Owner::HealthCheck(..) => Self::Frontend(key.owner),
+            RuleOwner::Jump(_) => Self::Jump(Reverse(base::jump_position(key))),
+            RuleOwner::NodePorts(_) | RuleOwner::Guard => Self::Last(key.owner),
+            RuleOwner::Vip(..) | RuleOwner::NodePort(..) | RuleOwner::HealthCheck(..) => Self::Frontend(key.owner),
         }
     }
 }
@@ -45,19 +45,19 @@ impl Position {
 /// The chains of these objects. Built-in chains are included if they hold a rule.
 pub(crate) fn chains(objects: &[IptObject]) -> Chains<'_> {
     let mut chains: Chains<'_> = BTreeMap::new();
-    let mut shared: BTreeMap<ChainId, Vec<(Position, Vec<Line<'_>>)>> = BTreeMap::new();
+    let mut shared: BTreeMap<ChainId, Vec<(Position, Vec<AnyRule<'_>>)>> = BTreeMap::new();
     for object in objects {
         match object {
             IptObject::Chain(id, rules) => {
-                chains.entry(*id).or_default().extend(rules.0.iter().map(Line::Ours));
+                chains.entry(*id).or_default().extend(rules.0.iter().map(AnyRule::Ours));
             }
             IptObject::SharedChain(id) => drop(chains.entry(*id).or_default()),
             IptObject::OwnedRules(key, rules) => {
-                let lines = rules.iter().map(Line::Ours).collect();
+                let lines = rules.iter().map(AnyRule::Ours).collect();
                 shared.entry(key.chain).or_default().push((Position::of(key), lines));
             }
             IptObject::ForeignRule(id, text) => {
-                shared.entry(*id).or_default().push((Position::Foreign, vec![Line::Foreign(text)]));
+                shared.entry(*id).or_default().push((Position::Foreign, vec![AnyRule::Foreign(text)]));
             }
             IptObject::RouteLocalnet => {}
         }

@@ -10,7 +10,7 @@ pub(crate) enum Shape {
     /// through the external chain
     External(External),
     /// all clients are dropped or rejected
-    Refuse(Refusal),
+    Refuse(RefusalAction),
     /// left alone: no rule
     Pass,
 }
@@ -40,7 +40,7 @@ pub(crate) enum External {
 
 /// Way of refusing packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum RefusalAction {
     /// dropped: endpoints exist, but none for these clients
     Drop,
     /// rejected: no endpoint exists
@@ -53,9 +53,11 @@ impl Shape {
     pub(crate) fn of(frontend: &Frontend) -> Self {
         let treatment = &frontend.treatment;
         match (treatment.pod, treatment.host, treatment.other) {
-            (Action::Drop, Action::Drop, Action::Drop) => return Self::Refuse(Refusal::Drop),
+            (Action::Drop, Action::Drop, Action::Drop) => return Self::Refuse(RefusalAction::Drop),
             // The hooks with the rule don't see packets of this node, so both are the same.
-            (Action::Reject, Action::Reject | Action::Pass, Action::Reject) => return Self::Refuse(Refusal::Reject),
+            (Action::Reject, Action::Reject | Action::Pass, Action::Reject) => {
+                return Self::Refuse(RefusalAction::Reject);
+            }
             (Action::Pass, Action::Pass, Action::Pass) => return Self::Pass,
             _ => {}
         }
@@ -65,7 +67,7 @@ impl Shape {
         };
         // This mode's profile yields no other treatment; tests check that.
         debug_assert!(served.is_some(), "no chain does {treatment:?}");
-        served.unwrap_or(Self::Refuse(Refusal::Drop))
+        served.unwrap_or(Self::Refuse(RefusalAction::Drop))
     }
 
     fn internal(treatment: &Treatment) -> Option<Self> {
@@ -104,10 +106,10 @@ impl Shape {
     }
 
     /// The refusal of clients that get no endpoint.
-    pub(crate) fn refusal(self) -> Option<Refusal> {
+    pub(crate) fn refusal(self) -> Option<RefusalAction> {
         match self {
             Self::Refuse(refusal) => Some(refusal),
-            Self::External(External::Local { served: false, .. }) => Some(Refusal::Drop),
+            Self::External(External::Local { served: false, .. }) => Some(RefusalAction::Drop),
             Self::External(External::Cluster | External::Local { served: true, .. })
             | Self::Internal(..)
             | Self::Pass => None,

@@ -5,15 +5,15 @@ use std::net::IpAddr;
 
 use ferry_api::object;
 use ferry_api::object::Family;
-use ferry_kernel::iptables::{ChainName, Match, Protocol, Rule, Table, Target};
+use ferry_kernel::iptables::{IptablesChainName, Match, PortProtocol, Rule, Table, Target};
 
 use crate::base;
-use crate::mirror::{Kind, Lines, Mirror};
+use crate::mirror::{ChainOwnership, Mirror, PrintedRules};
 use crate::names::{self, Class};
-use crate::object::{ChainId, ChainRules, IptObject, OwnedRulesKey, Owner};
+use crate::object::{ChainId, ChainRules, IptObject, OwnedRulesKey, RuleOwner};
 
 /// The target of a rule that can't be parsed. No compiled rule has it, so the rule always differs.
-const UNPARSABLE: ChainName = ChainName::literal("?");
+const UNPARSABLE: IptablesChainName = IptablesChainName::literal("?");
 
 /// Builds objects from lines.
 #[derive(Debug)]
@@ -23,15 +23,15 @@ pub(crate) struct Sorter {
     objects: Vec<IptObject>,
     mirror: Mirror,
     /// declared chains of one unit without a rule so far
-    empty: HashSet<ChainName>,
-    open: Option<(ChainName, Open)>,
+    empty: HashSet<IptablesChainName>,
+    open: Option<(IptablesChainName, OpenChain)>,
 }
 
 /// The chain whose rules are being read.
 #[derive(Debug)]
-enum Open {
+enum OpenChain {
     Own(Vec<Rule>),
-    Shared(Kind, RulesByOwner),
+    Shared(ChainOwnership, RulesByOwner),
     /// a chain of other programs, which is ignored
     Foreign,
 }
@@ -39,7 +39,7 @@ enum Open {
 /// Rules of several owners.
 #[derive(Debug, Default)]
 struct RulesByOwner {
-    owners: BTreeMap<Owner, (Vec<Rule>, String)>,
+    owners: BTreeMap<RuleOwner, (Vec<Rule>, String)>,
     foreign: Vec<Box<str>>,
     /// true if a rule follows those that must be last
     overtaken: bool,
@@ -75,20 +75,20 @@ impl Sorter {
     }
 
     /// Adds a declared chain.
-    pub(crate) fn chain(&mut self, name: ChainName) {
+    pub(crate) fn chain(&mut self, name: IptablesChainName) {
         let id = ChainId { table: self.table, name };
-        match Kind::of(id) {
-            Some(Kind::Own) => drop(self.empty.insert(name)),
-            Some(Kind::Shared | Kind::Firewall) => {
+        match ChainOwnership::of(id) {
+            Some(ChainOwnership::Own) => drop(self.empty.insert(name)),
+            Some(ChainOwnership::Shared | ChainOwnership::Firewall) => {
                 self.mirror.put_shared_chain(id);
                 self.objects.push(IptObject::SharedChain(id));
             }
-            Some(Kind::BuiltIn) | None => {}
+            Some(ChainOwnership::BuiltIn) | None => {}
         }
     }
 
     /// Adds the next rule; false if its chain has ended before, or was not declared.
-    pub(crate) fn rule(&mut self, name: ChainName, text: &str) -> bool {
+    pub(crate) fn rule(&mut self, name: IptablesChainName, text: &str) -> bool {
         if self.open.as_ref().is_none_or(|(open, _)| *open != name) {
             self.close();
             let Some(open) = self.opened(name) else { return false };
@@ -96,21 +96,21 @@ impl Sorter {
         }
         let (family, id) = (self.family, ChainId { table: self.table, name });
         match self.open.as_mut().map(|(_, open)| open) {
-            Some(Open::Own(rules)) => rules.push(own_rule(family, text)),
-            Some(Open::Shared(kind, shared)) => shared.rule(family, id, *kind, text),
-            Some(Open::Foreign) | None => {}
+            Some(OpenChain::Own(rules)) => rules.push(own_rule(family, text)),
+            Some(OpenChain::Shared(kind, shared)) => shared.rule(family, id, *kind, text),
+            Some(OpenChain::Foreign) | None => {}
         }
         true
     }
 
     /// Adds a chain that the tool can't print, with the rules that are known to be in it.
-    pub(crate) fn hidden(&mut self, name: ChainName, shared: Vec<(OwnedRulesKey, Rule)>) {
-        if Kind::of(ChainId { table: self.table, name }) == Some(Kind::Own) {
+    pub(crate) fn hidden(&mut self, name: IptablesChainName, shared: Vec<(OwnedRulesKey, Rule)>) {
+        if ChainOwnership::of(ChainId { table: self.table, name }) == Some(ChainOwnership::Own) {
             return self.own(name, vec![unparsable()]);
         }
         self.chain(name);
         for (key, rule) in shared {
-            self.mirror.put_owned(key, Lines::of(self.family, std::slice::from_ref(&rule)));
+            self.mirror.put_owned(key, PrintedRules::of(self.family, std::slice::from_ref(&rule)));
             self.objects.push(IptObject::OwnedRules(key, [rule].into()));
         }
     }
@@ -133,23 +133,23 @@ impl Sorter {
         Found { objects: self.objects, mirror: self.mirror, unreadable: false }
     }
 
-    fn opened(&mut self, name: ChainName) -> Option<Open> {
-        match Kind::of(ChainId { table: self.table, name }) {
-            Some(Kind::Own) => self.empty.remove(&name).then(|| Open::Own(Vec::new())),
-            Some(kind) => Some(Open::Shared(kind, RulesByOwner::default())),
-            None => Some(Open::Foreign),
+    fn opened(&mut self, name: IptablesChainName) -> Option<OpenChain> {
+        match ChainOwnership::of(ChainId { table: self.table, name }) {
+            Some(ChainOwnership::Own) => self.empty.remove(&name).then(|| OpenChain::Own(Vec::new())),
+            Some(kind) => Some(OpenChain::Shared(kind, RulesByOwner::default())),
+            None => Some(OpenChain::Foreign),
         }
     }
 
     fn close(&mut self) {
         match self.open.take() {
-            Some((name, Open::Own(rules))) => self.own(name, rules),
-            Some((name, Open::Shared(_, shared))) => self.close_shared(name, shared),
-            Some((_, Open::Foreign)) | None => {}
+            Some((name, OpenChain::Own(rules))) => self.own(name, rules),
+            Some((name, OpenChain::Shared(_, shared))) => self.close_shared(name, shared),
+            Some((_, OpenChain::Foreign)) | None => {}
         }
     }
 
-    fn own(&mut self, name: ChainName, mut rules: Vec<Rule>) {
+    fn own(&mut self, name: IptablesChainName, mut rules: Vec<Rule>) {
         if Class::of(name) == Some(Class::Firewall) {
             // They all jump to the same chain, so their order doesn't matter; upstream keeps the Service's order.
             rules.sort_by_key(|rule| (rule.source.is_none(), rule.source));
@@ -160,17 +160,17 @@ impl Sorter {
         self.objects.push(IptObject::Chain(id, rules));
     }
 
-    fn close_shared(&mut self, name: ChainName, mut shared: RulesByOwner) {
+    fn close_shared(&mut self, name: IptablesChainName, mut shared: RulesByOwner) {
         let chain = ChainId { table: self.table, name };
         if shared.overtaken {
             shared.misplace_last();
         }
         for (owner, (mut rules, lines)) in shared.owners {
             let key = OwnedRulesKey { chain, owner };
-            if matches!(owner, Owner::HealthCheck(..)) {
+            if matches!(owner, RuleOwner::HealthCheck(..)) {
                 rules.sort_unstable();
             }
-            self.mirror.put_owned(key, Lines::new(lines));
+            self.mirror.put_owned(key, PrintedRules::new(lines));
             self.objects.push(IptObject::OwnedRules(key, rules.into()));
         }
         self.objects.extend(shared.foreign.into_iter().map(|text| IptObject::ForeignRule(chain, text)));
@@ -180,17 +180,17 @@ impl Sorter {
 // === impl Entries ===
 
 impl RulesByOwner {
-    fn rule(&mut self, family: Family, id: ChainId, kind: Kind, text: &str) {
+    fn rule(&mut self, family: Family, id: ChainId, kind: ChainOwnership, text: &str) {
         let rule = Rule::parse(family, text);
         let owned = rule.and_then(|rule| Some((owner(id, &rule)?, rule)));
         let Some((owner, rule)) = owned else {
-            if kind == Kind::Shared {
+            if kind == ChainOwnership::Shared {
                 self.foreign.push(text.into());
             }
             return;
         };
-        let is_last = matches!(owner, Owner::NodePorts(_));
-        self.overtaken |= !is_last && self.owners.keys().any(|owner| matches!(owner, Owner::NodePorts(_)));
+        let is_last = matches!(owner, RuleOwner::NodePorts(_));
+        self.overtaken |= !is_last && self.owners.keys().any(|owner| matches!(owner, RuleOwner::NodePorts(_)));
         let (rules, lines) = self.owners.entry(owner).or_default();
         if !rules.contains(&rule) {
             push_line(lines, text);
@@ -202,17 +202,18 @@ impl RulesByOwner {
 
     /// Turns rules that must be last and aren't into foreign ones, so that they are deleted.
     fn misplace_last(&mut self) {
-        let (last, others) =
-            std::mem::take(&mut self.owners).into_iter().partition(|(owner, _)| matches!(owner, Owner::NodePorts(_)));
+        let (last, others) = std::mem::take(&mut self.owners)
+            .into_iter()
+            .partition(|(owner, _)| matches!(owner, RuleOwner::NodePorts(_)));
         self.owners = others;
-        let last: BTreeMap<Owner, (Vec<Rule>, String)> = last;
+        let last: BTreeMap<RuleOwner, (Vec<Rule>, String)> = last;
         self.foreign.extend(last.values().flat_map(|(_, lines)| lines.split('\n').map(Box::from)));
     }
 }
 
 /// True if the kubelet may have added the rule too, a second time.
-fn is_kubelets(owner: Owner) -> bool {
-    matches!(owner, Owner::Guard | Owner::Jump(names::FIREWALL))
+fn is_kubelets(owner: RuleOwner) -> bool {
+    matches!(owner, RuleOwner::Guard | RuleOwner::Jump(names::FIREWALL))
 }
 
 fn push_line(lines: &mut String, text: &str) {
@@ -239,26 +240,27 @@ fn own_rule(family: Family, text: &str) -> Rule {
 }
 
 /// The owner of a rule in this chain; `None` if it is none that this mode makes.
-fn owner(chain: ChainId, rule: &Rule) -> Option<Owner> {
-    match Kind::of(chain)? {
-        Kind::Own => None,
-        Kind::Firewall => is_guard(rule).then_some(Owner::Guard),
-        Kind::BuiltIn => {
+fn owner(chain: ChainId, rule: &Rule) -> Option<RuleOwner> {
+    match ChainOwnership::of(chain)? {
+        ChainOwnership::Own => None,
+        ChainOwnership::Firewall => is_guard(rule).then_some(RuleOwner::Guard),
+        ChainOwnership::BuiltIn => {
             let Target::Jump(to) = rule.target else { return None };
             let id = ChainId { table: chain.table, name: to };
             // Other programs may jump to the kubelet's chain for some packets.
-            let is_ours = names::is_ours(id.table, to) || (Kind::of(id) == Some(Kind::Firewall) && is_bare(rule));
-            is_ours.then_some(Owner::Jump(to))
+            let is_ours = names::is_ours(id.table, to)
+                || (ChainOwnership::of(id) == Some(ChainOwnership::Firewall) && is_bare(rule));
+            is_ours.then_some(RuleOwner::Jump(to))
         }
-        Kind::Shared => match (chain.table, chain.name, rule.target) {
-            (Table::Nat, names::SERVICES, Target::Jump(names::NODE_PORTS)) => Some(Owner::NodePorts(host(rule))),
+        ChainOwnership::Shared => match (chain.table, chain.name, rule.target) {
+            (Table::Nat, names::SERVICES, Target::Jump(names::NODE_PORTS)) => Some(RuleOwner::NodePorts(host(rule))),
             (Table::Nat, names::SERVICES, Target::Jump(_)) => vip(rule),
             (Table::Nat, names::NODE_PORTS, Target::Jump(_)) => node_port(rule),
             (Table::Filter, names::SERVICES | names::PROXY_FIREWALL, _) => vip(rule),
             (Table::Filter, names::EXTERNAL_SERVICES, _) => vip(rule).or_else(|| node_port(rule)),
             (Table::Filter, names::NODE_PORTS, Target::Accept) => {
                 let (number, _) = port(rule)?;
-                Some(Owner::HealthCheck(number, comment(rule).and_then(names::health_check_of)?))
+                Some(RuleOwner::HealthCheck(number, comment(rule).and_then(names::health_check_of)?))
             }
             _ => None,
         },
@@ -276,14 +278,14 @@ fn is_guard(rule: &Rule) -> bool {
     matches!(base::guard(), IptObject::OwnedRules(_, rules) if rules.contains(rule))
 }
 
-fn vip(rule: &Rule) -> Option<Owner> {
+fn vip(rule: &Rule) -> Option<RuleOwner> {
     let (port, protocol) = port(rule)?;
-    Some(Owner::Vip(host(rule)?, port, protocol))
+    Some(RuleOwner::Vip(host(rule)?, port, protocol))
 }
 
-fn node_port(rule: &Rule) -> Option<Owner> {
+fn node_port(rule: &Rule) -> Option<RuleOwner> {
     let (port, protocol) = port(rule)?;
-    Some(Owner::NodePort(port, protocol))
+    Some(RuleOwner::NodePort(port, protocol))
 }
 
 /// The single destination address of a rule.
@@ -298,9 +300,9 @@ fn port(rule: &Rule) -> Option<(u16, object::Protocol)> {
         _ => None,
     });
     let protocol = match rule.protocol? {
-        Protocol::Tcp => object::Protocol::Tcp,
-        Protocol::Udp => object::Protocol::Udp,
-        Protocol::Sctp => object::Protocol::Sctp,
+        PortProtocol::Tcp => object::Protocol::Tcp,
+        PortProtocol::Udp => object::Protocol::Udp,
+        PortProtocol::Sctp => object::Protocol::Sctp,
     };
     Some((port?, protocol))
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use ferry_api::object;
-use ferry_kernel::iptables::{AddressMatch, ChainName, CtStates, InterfaceMatch, Match, Protocol, Rule, Table, Target};
+use ferry_kernel::iptables::{
+    AddressMatch, CtStates, InterfaceMatch, IptablesChainName, Match, PortProtocol, Rule, Table, Target,
+};
 use ferry_model::{Endpoint, Packet, Snat, Verdict};
 use ferry_plane::{PacketPath, Trace, Traced};
 
@@ -12,7 +14,7 @@ use crate::base::{FORWARD, INPUT, OUTPUT, POSTROUTING, PREROUTING};
 use crate::compile::Iptables;
 use crate::object::{ChainId, IptObject};
 use crate::render::RuleText;
-use crate::ruleset::{self, Line};
+use crate::ruleset::{self, AnyRule};
 
 /// Limit of nested jumps; upstream's chains need six.
 const DEPTH: usize = 16;
@@ -58,9 +60,9 @@ impl Trace for Iptables {
 impl<'a> Tracer<'a> {
     /// A tracer of one family's objects. Foreign rules are left out.
     fn new(objects: &'a [IptObject]) -> Self {
-        let ours = |line: Line<'a>| match line {
-            Line::Ours(rule) => Some(rule),
-            Line::Foreign(_) => None,
+        let ours = |line: AnyRule<'a>| match line {
+            AnyRule::Ours(rule) => Some(rule),
+            AnyRule::Foreign(_) => None,
         };
         let chains = ruleset::chains(objects);
         Self {
@@ -75,7 +77,7 @@ impl<'a> Tracer<'a> {
         let mut ends = Vec::new();
         for (_, walk) in self.hook(Table::Nat, if sent_here { OUTPUT } else { PREROUTING }, start) {
             // A translated packet goes on to an endpoint: one from this node leaves through OUTPUT, even to this node.
-            let hooks: &[ChainName] = match (sent_here, packet.destination_local && !walk.translated) {
+            let hooks: &[IptablesChainName] = match (sent_here, packet.destination_local && !walk.translated) {
                 (true, true) => &[OUTPUT, INPUT],
                 (true, false) => &[OUTPUT],
                 (false, true) => &[INPUT],
@@ -96,7 +98,7 @@ impl<'a> Tracer<'a> {
         ends
     }
 
-    fn filters<'p>(&self, hooks: &[ChainName], walk: Walk<'p>) -> Vec<(End, Walk<'p>)> {
+    fn filters<'p>(&self, hooks: &[IptablesChainName], walk: Walk<'p>) -> Vec<(End, Walk<'p>)> {
         let mut all = vec![(End::Accept, walk)];
         for hook in hooks {
             let met = all.into_iter().flat_map(|(end, walk)| match end {
@@ -109,7 +111,7 @@ impl<'a> Tracer<'a> {
     }
 
     /// All paths through the rules of a hook.
-    fn hook<'p>(&self, table: Table, name: ChainName, mut walk: Walk<'p>) -> Vec<(End, Walk<'p>)> {
+    fn hook<'p>(&self, table: Table, name: IptablesChainName, mut walk: Walk<'p>) -> Vec<(End, Walk<'p>)> {
         walk.path.step(0, format_args!("table {table}, chain {name}"));
         let mut ends = Vec::new();
         // Paths to be walked: the stack of chains, each with the index of its next rule.
@@ -149,7 +151,7 @@ impl<'a> Tracer<'a> {
         ends
     }
 
-    fn rules(&self, table: Table, name: ChainName) -> &[&'a Rule] {
+    fn rules(&self, table: Table, name: IptablesChainName) -> &[&'a Rule] {
         self.chains.get(&ChainId { table, name }).map_or(&[], Vec::as_slice)
     }
 }
@@ -262,10 +264,10 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn of(protocol: object::Protocol) -> Protocol {
+fn of(protocol: object::Protocol) -> PortProtocol {
     match protocol {
-        object::Protocol::Tcp => Protocol::Tcp,
-        object::Protocol::Udp => Protocol::Udp,
-        object::Protocol::Sctp => Protocol::Sctp,
+        object::Protocol::Tcp => PortProtocol::Tcp,
+        object::Protocol::Udp => PortProtocol::Udp,
+        object::Protocol::Sctp => PortProtocol::Sctp,
     }
 }

@@ -10,7 +10,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
-use ferry_kernel::iptables::{Backend, Failure, RestoreOutcome, Table, Tool};
+use ferry_kernel::iptables::{Backend, RestoreOutcome, Table, Tool, ToolFailure};
 
 use crate::encode::Outline;
 use crate::mirror::Mirror;
@@ -22,7 +22,7 @@ use legacy::Legacy;
 use nft::Nft;
 
 /// Result of a run of `iptables-restore`, with a summary of its input.
-pub(crate) type Restored = (Result<RestoreOutcome, Failure>, Outline);
+pub(crate) type Restored = (Result<RestoreOutcome, ToolFailure>, Outline);
 
 /// One of the two variants, for one family. Engines of one process run the tool one after another.
 pub(crate) trait Variant: fmt::Debug + Send {
@@ -51,24 +51,24 @@ pub(crate) trait Variant: fmt::Debug + Send {
     fn was_read(&mut self, tables: &BTreeSet<Table>, took: Duration);
 
     /// Reads tables as a whole.
-    fn tables(&self, tool: &Tool, wanted: &[Table]) -> Result<Found, Failure>;
+    fn tables(&self, tool: &Tool, wanted: &[Table]) -> Result<Found, ToolFailure>;
 
     /// Reads these chains, each as a whole.
-    fn chains(&self, tool: &Tool, wanted: &BTreeSet<ChainId>) -> Result<Found, Failure>;
+    fn chains(&self, tool: &Tool, wanted: &BTreeSet<ChainId>) -> Result<Found, ToolFailure>;
 
     /// Keys of chains of units that are missing or empty, determined without the tool, which can't print their rules.
-    fn lost(&self, tool: &Tool, mirror: &Mirror) -> Result<Vec<IptKey>, Failure>;
+    fn lost(&self, tool: &Tool, mirror: &Mirror) -> Result<Vec<IptKey>, ToolFailure>;
 
     /// Runs the tool with an input of about this number of lines. Its changes are not reported as foreign.
     fn run(&mut self, lines: usize, restore: &mut dyn FnMut() -> Restored) -> io::Result<Restored>;
 
     /// Accounts for a commit that made this change; `None` if nothing or an unknown part of it is in force.
-    fn account(&mut self, family: Family, change: Option<&Change<'_>>) -> io::Result<()>;
+    fn account(&mut self, family: Family, change: Option<&TableChange<'_>>) -> io::Result<()>;
 }
 
 /// Change of the tables by a commit.
 #[derive(Debug)]
-pub(crate) struct Change<'a> {
+pub(crate) struct TableChange<'a> {
     /// number of our kernel entries in each table before
     pub(crate) before: [i64; Table::ALL.len()],
     /// the tables after it
@@ -86,9 +86,9 @@ pub(crate) fn of(tool: &Tool, commit_lock: IptablesCommitLock) -> Box<dyn Varian
 }
 
 /// The line at which the tool failed.
-pub(crate) fn line_of(failure: &Failure) -> Option<usize> {
+pub(crate) fn line_of(failure: &ToolFailure) -> Option<usize> {
     match failure {
-        Failure::Refused { line, .. } | Failure::Exhausted { line, .. } => *line,
+        ToolFailure::Refused { line, .. } | ToolFailure::Exhausted { line, .. } => *line,
         _ => None,
     }
 }

@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::io;
 
 use ferry_kernel::errno::ErrorClass;
-use ferry_kernel::iptables::{ChainName, Failure, Rule, Target, Tool};
+use ferry_kernel::iptables::{IptablesChainName, Rule, Target, Tool, ToolFailure};
 use ferry_plane::{CommitError, Object as _, Op};
 
 use crate::encode::Whole;
 use crate::object::{ChainId, IptObject};
-use crate::plan::{Item, Plan};
+use crate::plan::{Item, RunPlan};
 
 /// The tool's error for a line that it refused.
-struct Refusal<'a> {
-    plan: &'a Plan<'a>,
+struct RefusedLine<'a> {
+    plan: &'a RunPlan<'a>,
     script: &'a Whole,
     /// true if everything has just been read: a reference to a missing chain is an error in the batch
     fresh: bool,
@@ -25,20 +25,23 @@ struct Refusal<'a> {
 }
 
 /// Maps a failure without a refused line.
-pub(crate) fn of_failure(failure: Failure) -> CommitError {
+pub(crate) fn of_failure(failure: ToolFailure) -> CommitError {
     match failure {
         // The error kind distinguishes this from "nothing is there": rules may exist.
-        Failure::NoPermission { .. } => CommitError::Unusable(io::Error::new(io::ErrorKind::PermissionDenied, failure)),
-        Failure::Missing { .. } | Failure::TooOld { .. } | Failure::NoTable { .. } | Failure::NoLockFile { .. } => {
-            CommitError::Unusable(io::Error::other(failure))
+        ToolFailure::NoPermission { .. } => {
+            CommitError::Unusable(io::Error::new(io::ErrorKind::PermissionDenied, failure))
         }
-        Failure::Exhausted { .. } => CommitError::Resources(io::Error::other(failure)),
-        Failure::Locked { .. }
-        | Failure::TimedOut { .. }
-        | Failure::Killed { .. }
-        | Failure::UnexpectedOutput { .. }
-        | Failure::Refused { .. }
-        | Failure::Io { .. } => CommitError::Busy(io::Error::other(failure)),
+        ToolFailure::Missing { .. }
+        | ToolFailure::TooOld { .. }
+        | ToolFailure::NoTable { .. }
+        | ToolFailure::NoLockFile { .. } => CommitError::Unusable(io::Error::other(failure)),
+        ToolFailure::Exhausted { .. } => CommitError::Resources(io::Error::other(failure)),
+        ToolFailure::Locked { .. }
+        | ToolFailure::TimedOut { .. }
+        | ToolFailure::Killed { .. }
+        | ToolFailure::UnexpectedOutput { .. }
+        | ToolFailure::Refused { .. }
+        | ToolFailure::Io { .. } => CommitError::Busy(io::Error::other(failure)),
     }
 }
 
@@ -48,22 +51,28 @@ pub(crate) fn of_io(error: io::Error) -> CommitError {
 }
 
 /// Maps a failure of a run with this script.
-pub(crate) fn of_script(failure: Failure, tool: &Tool, plan: &Plan<'_>, script: &Whole, fresh: bool) -> CommitError {
+pub(crate) fn of_script(
+    failure: ToolFailure,
+    tool: &Tool,
+    plan: &RunPlan<'_>,
+    script: &Whole,
+    fresh: bool,
+) -> CommitError {
     match failure {
-        Failure::Refused { line: Some(line), lines, text, missing, .. } => {
-            Refusal { plan, script, fresh, line, lines: &lines, text: &text, missing }.verdict(tool)
+        ToolFailure::Refused { line: Some(line), lines, text, missing, .. } => {
+            RefusedLine { plan, script, fresh, line, lines: &lines, text: &text, missing }.verdict(tool)
         }
         // A script that is too large for the time or the memory that a run gets: in smaller parts, if this comes again.
-        failure @ (Failure::TimedOut { .. } | Failure::Killed { .. }) => {
+        failure @ (ToolFailure::TimedOut { .. } | ToolFailure::Killed { .. }) => {
             CommitError::Resources(io::Error::other(failure))
         }
         other => of_failure(other),
     }
 }
 
-// === impl Refusal ===
+// === impl RefusedLine ===
 
-impl Refusal<'_> {
+impl RefusedLine<'_> {
     fn verdict(&self, tool: &Tool) -> CommitError {
         let line = self.script.line(self.line).unwrap_or_default();
         let item = self.script.operation(self.line);
@@ -105,7 +114,7 @@ impl Refusal<'_> {
     /// The kernel refused a section as a whole, not a line. If a chain is missing, either it has been deleted meanwhile, or the
     /// rules that jump to it are wrong.
     fn of_section(&self) -> CommitError {
-        let quoted = self.text.split('\'').nth(1).and_then(ChainName::new);
+        let quoted = self.text.split('\'').nth(1).and_then(IptablesChainName::new);
         let (Some(name), true) = (quoted, self.missing) else { return CommitError::Refused(Vec::new()) };
         let Some(table) = self.script.table(self.line) else { return CommitError::Refused(Vec::new()) };
         let id = ChainId { table, name };
@@ -128,8 +137,8 @@ impl Refusal<'_> {
     fn lacks(&self, tool: &Tool, line: &str) -> bool {
         let Some(table) = self.script.table(self.line) else { return false };
         let mut words = line.split(' ').skip(1);
-        let chain = words.next().and_then(ChainName::new);
-        let target = line.rsplit_once(" -j ").and_then(|(_, target)| ChainName::new(target));
+        let chain = words.next().and_then(IptablesChainName::new);
+        let target = line.rsplit_once(" -j ").and_then(|(_, target)| IptablesChainName::new(target));
         [chain, target].into_iter().flatten().any(|name| {
             let id = ChainId { table, name };
             self.remembers(id) && matches!(tool.list(table, name, &mut |_| {}), Ok(false))

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_kernel::iptables::legacy::{self, TableInfo};
-use ferry_kernel::iptables::{ChainName, Table};
-use ferry_kernel::nft::{Accounting, Changed, Event, ForeignChanges, Listener, Progress, Socket};
+use ferry_kernel::iptables::{IptablesChainName, Table};
+use ferry_kernel::nft::{Accounting, Changed, ForeignChanges, NftEvent, NftListener, NftSocket, ReadProgress};
 use ferry_model::PerFamily;
 
-use crate::mirror::{Kind, Mirror, at};
+use crate::mirror::{ChainOwnership, Mirror, at};
 use crate::object::ChainId;
 
 /// From this number of lines on, a run is made with the subscription suspended.
@@ -47,9 +47,9 @@ pub type IptablesCommitLock = ferry_plane::CommitLock<ProcessListener>;
 /// The listener of this process.
 #[derive(Debug, Default)]
 pub struct ProcessListener {
-    listener: Listener<Foreign>,
+    listener: NftListener<Foreign>,
     /// reads the generation; open once joined
-    socket: Option<Socket>,
+    socket: Option<NftSocket>,
     wakers: PerFamily<Option<Waker>>,
 }
 
@@ -126,7 +126,7 @@ impl ChainChanges {
 
     fn note(&mut self, table: Table, what: &Changed) {
         let chain = match what {
-            Changed::Chain { name, .. } | Changed::Rule { chain: name } => ChainName::new(name),
+            Changed::Chain { name, .. } | Changed::Rule { chain: name } => IptablesChainName::new(name),
             Changed::Table => {
                 self.merge(Self { everything: true, writers: Writers::MaybeProxies, ..Self::default() });
                 return;
@@ -135,7 +135,7 @@ impl ChainChanges {
             Changed::Set(_) | Changed::Elements { .. } | Changed::Other => return,
         };
         let id = chain.map(|name| ChainId { table, name });
-        if let Some(id) = id.filter(|id| Kind::of(*id).is_some()) {
+        if let Some(id) = id.filter(|id| ChainOwnership::of(*id).is_some()) {
             self.merge(Self { chains: [id].into(), writers: Writers::MaybeProxies, ..Self::default() });
         }
     }
@@ -148,7 +148,7 @@ impl ProcessListener {
     pub(crate) fn join(&mut self) -> io::Result<()> {
         self.listener.join()?;
         if self.socket.is_none() {
-            self.socket = Some(Socket::open()?);
+            self.socket = Some(NftSocket::open()?);
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl ProcessListener {
     }
 
     /// Reads the notifications, and wakes the engines that they concern; both, if they can't be read.
-    fn read(&mut self) -> Progress {
+    fn read(&mut self) -> ReadProgress {
         match self.listener.changes() {
             Ok(_) => self.wake(),
             Err(_) => self.wakers.v4.iter().chain(&self.wakers.v6).for_each(Waker::wake_by_ref),
@@ -223,7 +223,7 @@ impl Foreign {
 }
 
 impl ForeignChanges for Foreign {
-    fn record(&mut self, event: &Event) {
+    fn record(&mut self, event: &NftEvent) {
         let table = Table::ALL.into_iter().find(|table| table.name() == event.table);
         if let (Some(family), Some(table)) = (event.family, table) {
             self.0.of_mut(family).note(table, &event.what);
@@ -369,9 +369,9 @@ mod tests {
 
     const SERVICES: ChainId = ChainId { table: Table::Nat, name: names::SERVICES };
 
-    fn rule(family: Family, table: &str) -> Event {
+    fn rule(family: Family, table: &str) -> NftEvent {
         let what = Changed::Rule { chain: names::SERVICES.to_string() };
-        Event { port_id: 7, family: Some(family), table: table.to_owned(), what }
+        NftEvent { port_id: 7, family: Some(family), table: table.to_owned(), what }
     }
 
     /// One transaction that changed a rule of IPv4, by the named program.
@@ -423,7 +423,7 @@ mod tests {
     fn more_chains_than_are_compared_one_by_one_are_everything() {
         let mut changes = ChainChanges::default();
         for number in 0..=TOUCHED {
-            let name = ChainName::new(&format!("KUBE-SVC-{number:016}")).unwrap();
+            let name = IptablesChainName::new(&format!("KUBE-SVC-{number:016}")).unwrap();
             let chains = [ChainId { table: Table::Nat, name }].into();
             changes.merge(ChainChanges { chains, ..ChainChanges::default() });
             assert_eq!(changes.everything, number >= TOUCHED);

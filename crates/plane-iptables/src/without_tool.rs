@@ -4,8 +4,8 @@ use std::io;
 
 use ferry_api::object::Family;
 use ferry_kernel::errno::ErrorClass;
-use ferry_kernel::iptables::nft::{self, Chain, Removal};
-use ferry_kernel::iptables::{ChainName, Table};
+use ferry_kernel::iptables::nft::{self, IptablesChain, Removal};
+use ferry_kernel::iptables::{IptablesChainName, Table};
 
 use crate::names::{self, Class};
 
@@ -22,16 +22,16 @@ pub fn retire_without_tool(family: Family) -> io::Result<usize> {
     let mut removed = 0;
     // Translation first: what filter still does without it is right for the mode that serves now.
     for table in [Table::Nat, Table::Filter, Table::Mangle] {
-        let is_ours = |name: &str| ChainName::new(name).is_some_and(|name| names::is_ours(table, name));
+        let is_ours = |name: &str| IptablesChainName::new(name).is_some_and(|name| names::is_ours(table, name));
         removed += remove(family, table, &Removal { chains: &is_ours, rules: &is_our_jump })?;
     }
     Ok(removed)
 }
 
 /// True if a proxy has written a rule from one chain to another: each of its entry chains is reached from built-in chains.
-fn is_our_jump(from: &Chain, to: &str) -> bool {
+fn is_our_jump(from: &IptablesChain, to: &str) -> bool {
     let is_entry = |name| matches!(name, names::POSTROUTING | names::FORWARD) || Class::of(name) == Some(Class::Shared);
-    from.builtin && ChainName::new(to).is_some_and(is_entry)
+    from.builtin && IptablesChainName::new(to).is_some_and(is_entry)
 }
 
 /// Removes chains of a table. Another program's commit since they were read refuses the removal: then they are read again.

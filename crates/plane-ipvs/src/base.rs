@@ -3,10 +3,10 @@
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::nft::{BaseHook, ChainKind, FibAddress, Hook};
 use ferry_model::{Context, LocalDetector};
-use ferry_ruleset::read::Owner;
+use ferry_ruleset::read::TableOwner;
 use ferry_ruleset::rules::{Field, NODE_PORT, RuleWriter, VIP};
 use ferry_ruleset::table::{ChainName, SetName, TableObject};
-use ferry_ruleset::{Rule, Rules};
+use ferry_ruleset::{Rules, TableRule};
 
 use crate::element::{ElementKey, Value};
 use crate::names::{FixedChain, FixedSet};
@@ -46,7 +46,7 @@ impl FixedChain {
 /// The objects of the base.
 pub(crate) fn compile(family: Family, pings: Pings, context: &Context, out: &mut Vec<IpvsObject>) {
     let mut table = |object| out.push(IpvsObject::Table(object));
-    table(TableObject::Table(Owner::Ours));
+    table(TableObject::Table(TableOwner::Ours));
     FixedSet::ALL.iter().for_each(|set| table(TableObject::Set(SetName::Fixed(*set))));
     for chain in FixedChain::ALL.iter().copied() {
         let rules = rules(chain, family, pings, (context.local.as_ref(), context.masquerade_mark));
@@ -68,7 +68,12 @@ pub(crate) fn probes(family: Family) -> Vec<(FixedChain, Rules)> {
 }
 
 /// The rules of a chain. `pods` detects pods of this node.
-fn rules(chain: FixedChain, family: Family, pings: Pings, (pods, mark): (Option<&LocalDetector>, u32)) -> Vec<Rule> {
+fn rules(
+    chain: FixedChain,
+    family: Family,
+    pings: Pings,
+    (pods, mark): (Option<&LocalDetector>, u32),
+) -> Vec<TableRule> {
     let rule = || RuleWriter::new(family);
     // The reset that refuses the node's own connection goes from service address to service address, through output again, as a
     // packet of the same connection: it must not be refused, too.

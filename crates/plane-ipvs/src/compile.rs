@@ -16,7 +16,7 @@ use crate::element::{ElementKey, IpvsTable, Value, VipMap};
 use crate::hint::{self, Hint};
 use crate::names::FixedSet;
 use crate::object::{IpvsKey, IpvsObject, Lifetime};
-use crate::server::{Listed, ServerId, Settings, VirtualServer, Weighted};
+use crate::server::{Listed, ServerId, ServerSettings, VirtualServer, Weighted};
 use crate::shape::Shape;
 
 /// The pure half of the mode, of one family.
@@ -164,7 +164,7 @@ impl PortWriter<'_> {
     }
 
     fn server(&mut self, id: ServerId, scope: Option<Scope>) {
-        let settings = Settings {
+        let settings = ServerSettings {
             scheduler: self.state.scheduler(self.context),
             persistence: self.state.affinity.map(|affinity| affinity.timeout_seconds),
             altered: false,

@@ -8,7 +8,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use ferry_api::object::{Family, IpNet};
-use ferry_kernel::dummy::{self, Address, Socket};
+use ferry_kernel::dummy::{self, DeviceAddress, DeviceError, DeviceSocket};
 use ferry_kernel::errno::{self, ErrorClass};
 use ferry_kernel::sysctl;
 use ferry_plane::layered::Layer;
@@ -25,7 +25,7 @@ use crate::watch::{DeviceWatch, lifetime};
 #[derive(Debug)]
 pub(crate) struct DeviceKernel {
     family: Family,
-    socket: Socket,
+    socket: DeviceSocket,
     watch: DeviceWatch,
     /// the addresses that this process has committed or read, to tell foreign changes from its own
     bound: BTreeSet<IpAddr>,
@@ -42,7 +42,7 @@ impl DeviceKernel {
     /// # Errors
     /// The system's error.
     pub(crate) fn open(family: Family, watch: DeviceWatch) -> io::Result<Self> {
-        Ok(Self { family, socket: Socket::open()?, watch, bound: BTreeSet::new() })
+        Ok(Self { family, socket: DeviceSocket::open()?, watch, bound: BTreeSet::new() })
     }
 
     /// The index of the device, which takes addresses of this family; creates it if it is missing.
@@ -61,7 +61,7 @@ impl DeviceKernel {
         match self.socket.create(DEVICE) {
             Ok(created) => Ok(created.index),
             // The other family's engine was faster.
-            Err(dummy::Error::Io(error)) if ErrorClass::of(&error) == ErrorClass::Exists => {
+            Err(DeviceError::Io(error)) if ErrorClass::of(&error) == ErrorClass::Exists => {
                 let found = self.socket.find(DEVICE).map_err(of_device)?;
                 found.map(|found| found.index).ok_or(CommitError::Busy(error))
             }
@@ -70,7 +70,7 @@ impl DeviceKernel {
     }
 
     /// The service addresses on the device.
-    fn addresses(&mut self) -> Result<Vec<Address>, CommitError> {
+    fn addresses(&mut self) -> Result<Vec<DeviceAddress>, CommitError> {
         let Some(device) = self.socket.find(DEVICE).map_err(of_device)? else { return Ok(Vec::new()) };
         let listed = match self.socket.addresses(device.index, self.family) {
             Err(error) if errno::number(&error) == Some(ENODEV) => Vec::new(),
@@ -199,10 +199,10 @@ fn enable_ipv6() -> Result<(), CommitError> {
 }
 
 /// Maps an error about the device.
-pub(crate) fn of_device(error: dummy::Error) -> CommitError {
+pub(crate) fn of_device(error: DeviceError) -> CommitError {
     match error {
-        dummy::Error::Io(error) => of_io(error),
-        dummy::Error::AnotherKind { .. } => {
+        DeviceError::Io(error) => of_io(error),
+        DeviceError::AnotherKind { .. } => {
             let text = format!("{error}: rename or delete it, or run kube-proxy in another network namespace");
             CommitError::Unusable(io::Error::new(io::ErrorKind::Unsupported, text))
         }
@@ -210,12 +210,12 @@ pub(crate) fn of_device(error: dummy::Error) -> CommitError {
 }
 
 /// True for an address as proxies add it. The kernel adds a link-local one itself to a device that is up.
-fn is_service_address(address: &Address) -> bool {
+fn is_service_address(address: &DeviceAddress) -> bool {
     let is_link_local = matches!(address.network.addr(), IpAddr::V6(v6) if v6.is_unicast_link_local());
     address.network.prefix_len() == address.network.max_prefix_len() && !is_link_local
 }
 
-fn object(address: &Address) -> IpvsObject {
+fn object(address: &DeviceAddress) -> IpvsObject {
     IpvsObject::Address(address.network.addr(), lifetime(address))
 }
 

@@ -33,7 +33,7 @@ pub struct Shared {
 
 /// The settings of the mode.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct IpvsOptions {
     /// of virtual servers
     pub servers: ServerOptions,
     /// service addresses are never announced on other interfaces (ipvs.strictARP)
@@ -47,7 +47,7 @@ pub struct Options {
 /// # Errors
 /// [`io::ErrorKind::Unsupported`] with an advice if the kernel lacks IPVS; `EPERM` without `CAP_NET_ADMIN`; any other error of
 /// opening the sockets.
-pub(crate) fn open(family: Family, shared: &Shared, options: Options) -> io::Result<IpvsKernel> {
+pub(crate) fn open(family: Family, shared: &Shared, options: IpvsOptions) -> io::Result<IpvsKernel> {
     let table = TableLayer::<IpvsTable, IpvsObject>::open(family, (), shared.commit_lock.clone())?;
     let servers = ServersKernel::open(family, shared.servers_lock.clone(), options.servers, options.strict_arp)?;
     let device = DeviceKernel::open(family, shared.device.clone())?;

@@ -59,7 +59,7 @@ pub use base::Pings;
 pub use compile::Ipvs;
 pub use element::IpvsTable;
 pub use ferry_ruleset::watch::listener;
-pub use kernel::{IpvsCommitLock, IpvsKernel, Options, Shared};
+pub use kernel::{IpvsCommitLock, IpvsKernel, IpvsOptions, Shared};
 pub use object::{IpvsKey, IpvsObject};
 pub use server::{ServerId, VirtualServer};
 pub use servers::{ForwardingReports, SchedulerReports, ServerOptions, ServersLock};
@@ -73,6 +73,6 @@ pub type IpvsEngine = Engine<Ipvs, IpvsKernel>;
 /// # Errors
 /// [`io::ErrorKind::Unsupported`] with an advice if the kernel lacks IPVS; `EPERM` without `CAP_NET_ADMIN`; any other error of
 /// opening the sockets.
-pub fn engine(family: Family, shared: &Shared, options: Options) -> io::Result<IpvsEngine> {
+pub fn engine(family: Family, shared: &Shared, options: IpvsOptions) -> io::Result<IpvsEngine> {
     Ok(Engine::new(Ipvs::new(family, options.pings), kernel::open(family, shared, options)?))
 }

@@ -5,10 +5,10 @@ use std::io;
 use std::net::IpAddr;
 
 use ferry_api::object::{Family, IpNet};
-use ferry_kernel::dummy;
+use ferry_kernel::dummy::{DeviceError, DeviceSocket};
 use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::ipset;
-use ferry_kernel::ipvs::{self, Command};
+use ferry_kernel::ipvs::{self, Command, IpvsError, IpvsSocket, RefusalCause};
 use ferry_model::FrontendAddr;
 use ferry_plane::Served;
 
@@ -126,7 +126,7 @@ fn frontend(id: &ServerId) -> Served {
 
 /// The servers of an earlier proxy, and those of the frontends that were found `before`; `None` without IPVS, or without a trace
 /// of either.
-fn servers(family: Family, excluded: &[IpNet], before: &[Served]) -> io::Result<Option<(ipvs::Socket, Vec<ServerId>)>> {
+fn servers(family: Family, excluded: &[IpNet], before: &[Served]) -> io::Result<Option<(IpvsSocket, Vec<ServerId>)>> {
     // Opening the socket loads the module. It isn't needed to find out that there is nothing.
     if !ferry_kernel::module::find("ip_vs").is_present() {
         return Ok(None);
@@ -135,8 +135,8 @@ fn servers(family: Family, excluded: &[IpNet], before: &[Served]) -> io::Result<
     if ledger.is_empty() && before.is_empty() {
         return Ok(None);
     }
-    let mut socket = match ipvs::Socket::open() {
-        Err(ipvs::Error::Absent) => return Ok(None),
+    let mut socket = match IpvsSocket::open() {
+        Err(IpvsError::Absent) => return Ok(None),
         Err(error) => return Err(of_ipvs(error)),
         Ok(socket) => socket,
     };
@@ -156,16 +156,16 @@ fn servers(family: Family, excluded: &[IpNet], before: &[Served]) -> io::Result<
     Ok(Some((socket, ids.filter(|id| own.contains(id) || before.contains(&frontend(id))).collect())))
 }
 
-fn delete<'i>(socket: &mut ipvs::Socket, ids: impl IntoIterator<Item = &'i ServerId>) -> Result<(), Left> {
+fn delete<'i>(socket: &mut IpvsSocket, ids: impl IntoIterator<Item = &'i ServerId>) -> Result<(), Left> {
     let commands: Vec<Command> = ids.into_iter().map(|id| Command::DeleteServer(kernel_id(*id))).collect();
     let failures = socket.commit(&commands).map_err(|lost| of_ipvs(lost.error))?;
-    let failure = failures.into_iter().find(|failure| failure.cause != ipvs::Cause::NoServer);
+    let failure = failures.into_iter().find(|failure| failure.cause != RefusalCause::NoServer);
     failure.map_or(Ok(()), |failure| Err(Left::Io(failure.error.into())))
 }
 
 /// Those of the servers with established connections, and the number of these. Few active ones may be ended ones that are counted
 /// all the same ([`ipvs::one_sided`]), which is worth a look at each.
-fn established(socket: &mut ipvs::Socket, ids: &[ServerId]) -> io::Result<HashMap<ServerId, usize>> {
+fn established(socket: &mut IpvsSocket, ids: &[ServerId]) -> io::Result<HashMap<ServerId, usize>> {
     let mut active = HashMap::new();
     for id in ids {
         let mut of_server = 0;
@@ -190,11 +190,11 @@ fn established(socket: &mut ipvs::Socket, ids: &[ServerId]) -> io::Result<HashMa
 
 /// Removes the family's addresses from the device, and the device if it has no others.
 fn remove_addresses(family: Family) -> io::Result<usize> {
-    let mut socket = dummy::Socket::open()?;
+    let mut socket = DeviceSocket::open()?;
     let device = match socket.find(DEVICE) {
         Ok(Some(device)) => device,
-        Ok(None) | Err(dummy::Error::AnotherKind { .. }) => return Ok(0),
-        Err(dummy::Error::Io(error)) => return Err(error),
+        Ok(None) | Err(DeviceError::AnotherKind { .. }) => return Ok(0),
+        Err(DeviceError::Io(error)) => return Err(error),
     };
     let of_family = socket.addresses(device.index, family)?;
     let networks: Vec<IpNet> = of_family.iter().map(|address| address.network).collect();
@@ -208,8 +208,8 @@ fn remove_addresses(family: Family) -> io::Result<usize> {
     }
     if left.is_empty() {
         socket.delete(DEVICE).map_err(|error| match error {
-            dummy::Error::Io(error) => error,
-            other @ dummy::Error::AnotherKind { .. } => io::Error::other(other.to_string()),
+            DeviceError::Io(error) => error,
+            other @ DeviceError::AnotherKind { .. } => io::Error::other(other.to_string()),
         })?;
     }
     Ok(networks.len() + usize::from(left.is_empty()))
@@ -219,9 +219,9 @@ fn addr(networks: &[IpNet], position: usize) -> IpAddr {
     networks.get(position).map_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), IpNet::addr)
 }
 
-fn of_ipvs(error: ipvs::Error) -> io::Error {
+fn of_ipvs(error: IpvsError) -> io::Error {
     match error {
-        ipvs::Error::Io(error) => error,
-        ipvs::Error::Absent => io::ErrorKind::NotFound.into(),
+        IpvsError::Io(error) => error,
+        IpvsError::Absent => io::ErrorKind::NotFound.into(),
     }
 }

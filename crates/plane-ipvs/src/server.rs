@@ -24,7 +24,7 @@ pub struct ServerId {
 #[derive(Clone, Debug)]
 pub struct VirtualServer {
     /// the scheduler, and session affinity
-    pub settings: Settings,
+    pub settings: ServerSettings,
     /// the endpoints that get new connections, sorted by address and port. Shared by the servers of one service port
     pub endpoints: Arc<[Weighted]>,
     /// the endpoints in the Service's slices: nothing is written for them, but those that drain keep their connections. None of a
@@ -39,7 +39,7 @@ pub struct Listed(Option<Arc<[Pool; 3]>>);
 
 /// The settings of a virtual server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Settings {
+pub struct ServerSettings {
     /// the scheduler that picks the endpoint of a new connection
     pub scheduler: Scheduler,
     /// session affinity: seconds for which a client keeps its endpoint
@@ -70,7 +70,7 @@ impl fmt::Display for ServerId {
 
 impl VirtualServer {
     /// The parts that the kernel has.
-    fn served(&self) -> (Settings, &[Weighted]) {
+    fn served(&self) -> (ServerSettings, &[Weighted]) {
         (self.settings, &self.endpoints)
     }
 }
@@ -121,9 +121,9 @@ impl Listed {
     }
 }
 
-// === impl Settings ===
+// === impl ServerSettings ===
 
-impl fmt::Display for Settings {
+impl fmt::Display for ServerSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.scheduler)?;
         self.persistence.map_or(Ok(()), |seconds| write!(f, " persistent {seconds}"))?;
@@ -148,7 +148,7 @@ mod tests {
         for protocol in [Protocol::Udp, Protocol::Sctp] {
             assert!(!(1..=3).any(|last| Listed::of(&port(protocol)).contains(&endpoint(last))), "{protocol}");
         }
-        let settings = Settings { scheduler: Scheduler::Rr, persistence: None, altered: false };
+        let settings = ServerSettings { scheduler: Scheduler::Rr, persistence: None, altered: false };
         let server = |endpoints: &Pool, listed| {
             let weighted = |endpoint: &Endpoint| Weighted { endpoint: *endpoint, weight: 1 };
             VirtualServer { settings, endpoints: endpoints.0.iter().map(weighted).collect(), listed }

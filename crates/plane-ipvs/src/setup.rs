@@ -4,7 +4,7 @@ use std::io;
 
 use ferry_api::object::Family;
 use ferry_kernel::errno::ErrorClass;
-use ferry_kernel::ipvs::{self, Timeouts};
+use ferry_kernel::ipvs::{IpvsError, Timeouts};
 use ferry_kernel::sysctl;
 use ferry_plane::CommitError;
 
@@ -66,8 +66,8 @@ fn not_set(name: &str, value: &str, error: &io::Error) -> CommitError {
 }
 
 /// The error of setting timeouts, if the kernel refuses a value: it names none, and the limit depends on how it was built.
-pub(crate) fn refused_timeouts(timeouts: Timeouts, error: &ipvs::Error) -> Option<CommitError> {
-    let ipvs::Error::Io(error) = error else { return None };
+pub(crate) fn refused_timeouts(timeouts: Timeouts, error: &IpvsError) -> Option<CommitError> {
+    let IpvsError::Io(error) = error else { return None };
     if ErrorClass::of(error) != ErrorClass::Invalid {
         return None;
     }
@@ -121,7 +121,7 @@ mod tests {
     fn a_timeout_that_the_kernel_refuses_is_named_with_the_limit() {
         const EINVAL: i32 = 22;
         const EPERM: i32 = 1;
-        let error = |number| ipvs::Error::Io(io::Error::from_raw_os_error(number));
+        let error = |number| IpvsError::Io(io::Error::from_raw_os_error(number));
         let days = |days: u32| days * 24 * 60 * 60;
         let timeouts = Timeouts { tcp_seconds: days(25), tcp_fin_seconds: days(24), udp_seconds: 0 };
         let refused = refused_timeouts(timeouts, &error(EINVAL));
@@ -129,6 +129,6 @@ mod tests {
         let text = refused.to_string();
         assert!(text.contains("refuses ipvs.tcpTimeout 2160000s: ") && text.contains("2147483s"), "{text}");
         assert!(refused_timeouts(timeouts, &error(EPERM)).is_none());
-        assert!(refused_timeouts(timeouts, &ipvs::Error::Absent).is_none());
+        assert!(refused_timeouts(timeouts, &IpvsError::Absent).is_none());
     }
 }

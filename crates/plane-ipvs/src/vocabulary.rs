@@ -5,8 +5,8 @@ use ferry_api::object::Family;
 use ferry_kernel::nft::{BaseHook, ElementData, OwnedData, Verdict, VerdictRef};
 use ferry_plane::Served;
 use ferry_ruleset::Rules;
-use ferry_ruleset::fields::{Bytes, Reader};
-use ferry_ruleset::layout::{Data, Layout, Part};
+use ferry_ruleset::fields::{Bytes, FieldReader};
+use ferry_ruleset::layout::{Data, KeyPart, Layout};
 use ferry_ruleset::sources::SourcesId;
 use ferry_ruleset::table::{ChainName, Vocabulary};
 
@@ -36,15 +36,15 @@ impl Vocabulary for IpvsTable {
     fn layout(set: FixedSet) -> Layout {
         match set {
             FixedSet::ServiceIps | FixedSet::RestrictedIps => {
-                Layout::new(&[Part::Address, Part::Protocol, Part::Port], Data::Verdict)
+                Layout::new(&[KeyPart::Address, KeyPart::Protocol, KeyPart::Port], Data::Verdict)
             }
-            FixedSet::ServiceNodePorts => Layout::new(&[Part::Protocol, Part::Port], Data::Verdict),
+            FixedSet::ServiceNodePorts => Layout::new(&[KeyPart::Protocol, KeyPart::Port], Data::Verdict),
             FixedSet::BoundIps | FixedSet::NodePortIps | FixedSet::PingedIps => {
-                Layout::new(&[Part::Address], Data::None)
+                Layout::new(&[KeyPart::Address], Data::None)
             }
-            FixedSet::HealthPorts => Layout::new(&[Part::Port], Data::None),
+            FixedSet::HealthPorts => Layout::new(&[KeyPart::Port], Data::None),
             FixedSet::SameOctet => {
-                Layout { size: Some(OCTETS), ..Layout::new(&[Part::Octet, Part::Octet], Data::None) }
+                Layout { size: Some(OCTETS), ..Layout::new(&[KeyPart::Octet, KeyPart::Octet], Data::None) }
             }
         }
     }
@@ -132,7 +132,7 @@ fn key_bytes(key: &ElementKey) -> Bytes {
 
 /// Decodes a key; `None` if it is none that this mode writes.
 fn key(set: FixedSet, family: Family, bytes: &[u8]) -> Option<ElementKey> {
-    let mut reader = Reader { family, bytes };
+    let mut reader = FieldReader { family, bytes };
     let mut vip = |map| {
         let (address, protocol, port) = (reader.address()?, reader.protocol()?, reader.port()?);
         Some(ElementKey::Vip { map, at: ServerId { protocol, address, port } })

@@ -9,7 +9,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use ferry_api::object::Family;
-use ferry_kernel::dummy::{Address, Change, Monitor, Socket};
+use ferry_kernel::dummy::{DeviceAddress, DeviceChange, DeviceSocket, Monitor};
 use ferry_kernel::netlink;
 use ferry_model::PerFamily;
 
@@ -27,12 +27,12 @@ struct Watched {
     wakers: PerFamily<Option<Waker>>,
     /// port ids of this process's sockets: most of their changes cause no wake-up
     own: BTreeSet<u32>,
-    unread: PerFamily<Changes>,
+    unread: PerFamily<UntakenChanges>,
 }
 
 /// Changes that an engine has not taken yet.
 #[derive(Debug, Default)]
-struct Changes {
+struct UntakenChanges {
     /// addresses, and the last lifetime of each; `None`: it was removed
     addresses: BTreeMap<IpAddr, Option<Lifetime>>,
     /// or anything else
@@ -46,7 +46,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 impl DeviceWatch {
     /// Starts to listen, in the network namespace of this thread; ignores the changes of this socket where the kernel names it.
-    pub(crate) fn join(&self, family: Family, socket: &Socket) -> io::Result<()> {
+    pub(crate) fn join(&self, family: Family, socket: &DeviceSocket) -> io::Result<()> {
         let mut watched = self.lock();
         watched.own.insert(socket.port_id());
         if watched.monitor.is_none() {
@@ -55,7 +55,7 @@ impl DeviceWatch {
         if let Some(monitor) = &watched.monitor {
             monitor.ignore(&watched.own)?;
         }
-        *watched.unread.of_mut(family) = Changes::default();
+        *watched.unread.of_mut(family) = UntakenChanges::default();
         Ok(())
     }
 
@@ -68,7 +68,7 @@ impl DeviceWatch {
     pub(crate) fn take(&self, family: Family, bound: &BTreeSet<IpAddr>) -> io::Result<(BTreeSet<IpAddr>, bool)> {
         let mut watched = self.lock();
         watched.read()?;
-        let Changes { addresses, everything } = std::mem::take(watched.unread.of_mut(family));
+        let UntakenChanges { addresses, everything } = std::mem::take(watched.unread.of_mut(family));
         let changed = addresses.into_iter().filter(|(address, last)| differs(*last, bound.contains(address)));
         Ok((changed.map(|(address, _)| address).collect(), everything))
     }
@@ -118,12 +118,12 @@ impl Watched {
     fn read(&mut self) -> io::Result<()> {
         let Self { monitor: Some(monitor), unread, .. } = self else { return Ok(()) };
         let overrun = monitor.read(&mut |event| match event.change {
-            Change::Added(address) => note(unread, &address, Some(lifetime(&address))),
-            Change::Removed(address) => note(unread, &address, None),
-            Change::DeviceGone => everything_changed(unread),
-            Change::Device(ref device) if !device.is_dummy() => everything_changed(unread),
+            DeviceChange::Added(address) => note(unread, &address, Some(lifetime(&address))),
+            DeviceChange::Removed(address) => note(unread, &address, None),
+            DeviceChange::DeviceGone => everything_changed(unread),
+            DeviceChange::Device(ref device) if !device.is_dummy() => everything_changed(unread),
             // Up or down: addresses stay.
-            Change::Device(_) => {}
+            DeviceChange::Device(_) => {}
         })?;
         if overrun.0 {
             everything_changed(unread);
@@ -132,7 +132,7 @@ impl Watched {
     }
 }
 
-fn note(unread: &mut PerFamily<Changes>, address: &Address, last: Option<Lifetime>) {
+fn note(unread: &mut PerFamily<UntakenChanges>, address: &DeviceAddress, last: Option<Lifetime>) {
     let ip = address.network.addr();
     unread.of_mut(Family::of(ip)).addresses.insert(ip, last);
 }
@@ -147,11 +147,11 @@ fn differs(last: Option<Lifetime>, is_bound: bool) -> bool {
 }
 
 /// The lifetime of an address; one of IPv4 has a scope instead.
-pub(crate) fn lifetime(address: &Address) -> Lifetime {
+pub(crate) fn lifetime(address: &DeviceAddress) -> Lifetime {
     if address.is_source() { Lifetime::Preferred } else { Lifetime::Deprecated }
 }
 
-fn everything_changed(unread: &mut PerFamily<Changes>) {
+fn everything_changed(unread: &mut PerFamily<UntakenChanges>) {
     unread.v4.everything = true;
     unread.v6.everything = true;
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::{self, CommitFailure, OwnedData, Socket};
+use ferry_kernel::nft::{self, CommitFailure, NftBatch, NftSocket, OwnedData};
 use ferry_model::{Endpoint, Scope};
 use ferry_ruleset::fields;
 
@@ -58,7 +58,7 @@ impl SuspectMaps {
     /// Deletes the stale entries of maps whose purge is due. A failed purge is repeated after a while.
     pub(crate) fn purge(
         &mut self,
-        socket: &mut Socket,
+        socket: &mut NftSocket,
         commit_lock: &NftablesCommitLock,
         family: Family,
         now: Instant,
@@ -98,9 +98,9 @@ impl Suspicion {
     }
 }
 
-fn purge(socket: &mut Socket, family: Family, id: PortId, scope: Scope) -> io::Result<()> {
+fn purge(socket: &mut NftSocket, family: Family, id: PortId, scope: Scope) -> io::Result<()> {
     for _ in 0..TRIES {
-        let mut batch = nft::Batch::new(family, TABLE);
+        let mut batch = NftBatch::new(family, TABLE);
         for (map, key) in stale(socket, family, id, scope)? {
             batch.delete_element(&map.to_string(), key.as_slice(), None);
         }
@@ -115,7 +115,7 @@ fn purge(socket: &mut Socket, family: Family, id: PortId, scope: Scope) -> io::R
 
 /// The entries of an affinity map whose endpoints may not be recorded any more.
 pub(crate) fn stale(
-    socket: &mut Socket,
+    socket: &mut NftSocket,
     family: Family,
     id: PortId,
     scope: Scope,
@@ -132,7 +132,7 @@ pub(crate) fn stale(
     Ok(stale)
 }
 
-fn members(socket: &mut Socket, family: Family, id: PortId, scope: Scope) -> io::Result<HashSet<Endpoint>> {
+fn members(socket: &mut NftSocket, family: Family, id: PortId, scope: Scope) -> io::Result<HashSet<Endpoint>> {
     let set = SetName::Members(id, scope);
     let mut members = HashSet::new();
     socket.elements(family, TABLE, &set.to_string(), &mut |element| {
@@ -148,7 +148,7 @@ mod tests {
     use ferry_api::object::{ObjectName, Protocol};
     use ferry_kernel::netns::Namespace;
     use ferry_plane::Batch;
-    use ferry_ruleset::read::Owner;
+    use ferry_ruleset::read::TableOwner;
 
     use super::*;
     use crate::ahead::Ahead;
@@ -170,14 +170,14 @@ mod tests {
         NftObject::Element(ElementKey::Member { id: port_id(), scope: SCOPE, endpoint: endpoint(last) }, Value::None)
     }
 
-    fn commit(socket: &mut Socket, create: Vec<NftObject>, delete: Vec<NftObject>) {
+    fn commit(socket: &mut NftSocket, create: Vec<NftObject>, delete: Vec<NftObject>) {
         let batch = Batch { create, replace: Vec::new(), delete };
         socket.commit(Encoded::new(FAMILY, &batch, ChainRelease::Now, &Ahead::default()).batch).unwrap();
     }
 
     /// Records for the client 192.0.2.`last` the endpoint of the same number.
-    fn record(socket: &mut Socket, last: &[u8]) {
-        let mut batch = nft::Batch::new(FAMILY, TABLE);
+    fn record(socket: &mut NftSocket, last: &[u8]) {
+        let mut batch = NftBatch::new(FAMILY, TABLE);
         for last in last {
             let value = fields::endpoint_bytes(endpoint(*last));
             let value = nft::ElementData::Value(value.as_slice());
@@ -186,7 +186,7 @@ mod tests {
         socket.commit(batch).unwrap();
     }
 
-    fn clients(socket: &mut Socket) -> Vec<u8> {
+    fn clients(socket: &mut NftSocket) -> Vec<u8> {
         let mut clients = Vec::new();
         let map = SetName::Affinity(port_id(), SCOPE).to_string();
         let mut add = |element: nft::Element| clients.extend(element.key.last());
@@ -196,11 +196,11 @@ mod tests {
     }
 
     /// A map of three clients, of which the first two have a recordable endpoint.
-    fn inside(test: impl Fn(&mut Socket) + Send + Sync) {
+    fn inside(test: impl Fn(&mut NftSocket) + Send + Sync) {
         let run = || {
-            let mut socket = Socket::open().unwrap();
+            let mut socket = NftSocket::open().unwrap();
             let sets = [SetName::Affinity(port_id(), SCOPE), SetName::Members(port_id(), SCOPE)].map(NftObject::Set);
-            let objects = [NftObject::Table(Owner::Ours)].into_iter().chain(sets).chain([member(1), member(2)]);
+            let objects = [NftObject::Table(TableOwner::Ours)].into_iter().chain(sets).chain([member(1), member(2)]);
             commit(&mut socket, objects.collect(), Vec::new());
             record(&mut socket, &[1, 2, 3]);
             test(&mut socket);
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn clients_of_endpoints_that_are_gone_are_stale() {
         inside(|socket| {
-            let found = |socket: &mut Socket| -> Vec<(SetName, Vec<u8>)> {
+            let found = |socket: &mut NftSocket| -> Vec<(SetName, Vec<u8>)> {
                 let mut stale = stale(socket, FAMILY, port_id(), SCOPE).unwrap();
                 stale.sort_unstable();
                 stale.into_iter().map(|(map, key)| (map, key.to_vec())).collect()
@@ -261,7 +261,7 @@ mod tests {
             maps.suspect_all(&found);
             maps.purge(socket, &commit_lock, FAMILY, now);
             assert_eq!(clients(socket), [1, 2]);
-            commit(socket, Vec::new(), vec![NftObject::Table(Owner::Ours)]);
+            commit(socket, Vec::new(), vec![NftObject::Table(TableOwner::Ours)]);
             maps.purge(socket, &commit_lock, FAMILY, now + AGAIN);
             assert!(maps.0.is_empty(), "{maps:?}");
         });

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use ferry_kernel::nft;
 use ferry_model::Scope;
 use ferry_plane::Batch;
-use ferry_ruleset::read::Owner;
+use ferry_ruleset::read::TableOwner;
 use ferry_ruleset::sources::SourcesId;
 
 use crate::names::{PortId, SetName};
@@ -44,7 +44,7 @@ pub(crate) fn members(batch: &Batch<NftObject>) -> (Vec<NftObject>, HashSet<(Por
     let mut going = HashSet::new();
     for object in batch.delete.iter().chain(&batch.replace) {
         match object {
-            NftObject::Table(Owner::Ours | Owner::Foreign) => return (Vec::new(), HashSet::new()),
+            NftObject::Table(TableOwner::Ours | TableOwner::Foreign) => return (Vec::new(), HashSet::new()),
             NftObject::Set(SetName::Affinity(id, scope)) => drop(going.insert((*id, *scope))),
             NftObject::Set(_) | NftObject::Ranges(..) | NftObject::Chain(..) | NftObject::Element(..) => {}
         }
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn nothing_is_made_ahead_of_a_table_that_comes_or_goes() {
         let set = [sources("10.0.0.0/8")];
-        for table in [Owner::Ours, Owner::Foreign].map(NftObject::Table) {
+        for table in [TableOwner::Ours, TableOwner::Foreign].map(NftObject::Table) {
             let table = std::slice::from_ref(&table);
             assert_eq!(ranges(&batch(&[table, &set].concat(), &[], &[])), []);
             assert_eq!(ranges(&batch(&set, table, &[])), []);
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn endpoints_go_with_their_table() {
         let member = [member("web", Scope::Cluster, 1)];
-        for table in [Owner::Ours, Owner::Foreign].map(NftObject::Table) {
+        for table in [TableOwner::Ours, TableOwner::Foreign].map(NftObject::Table) {
             let table = std::slice::from_ref(&table);
             assert_eq!(members(&batch(&[], table, &member)).0, []);
             assert_eq!(members(&batch(&[], &[], &[table, &member].concat())).0, []);

@@ -3,10 +3,10 @@
 use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_kernel::nft::{self, BaseHook, ChainKind, FibAddress, Hook};
 use ferry_model::{BaseState, Context, NodePortAddresses};
-use ferry_ruleset::read::Owner;
+use ferry_ruleset::read::TableOwner;
 use ferry_ruleset::rules::{Field, NODE_PORT, RuleWriter, VIP};
 use ferry_ruleset::serves::node_port_rule;
-use ferry_ruleset::{Rule, Rules};
+use ferry_ruleset::{Rules, TableRule};
 
 use crate::names::{ChainName, FixedChain, FixedSet, SetName};
 use crate::object::{ElementKey, NftObject, Value};
@@ -48,7 +48,7 @@ impl ChainName {
 
 /// The objects of the base.
 pub(crate) fn compile(family: Family, context: &Context, base: &BaseState, out: &mut Vec<NftObject>) {
-    out.push(NftObject::Table(Owner::Ours));
+    out.push(NftObject::Table(TableOwner::Ours));
     out.extend(FixedSet::ALL.iter().map(|set| NftObject::Set(SetName::Fixed(*set))));
     for chain in FixedChain::ALL {
         let recording = matches!(chain, FixedChain::Record | FixedChain::NatInput);
@@ -63,7 +63,7 @@ pub(crate) fn compile(family: Family, context: &Context, base: &BaseState, out: 
     }
 }
 
-fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState) -> Vec<Rule> {
+fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState) -> Vec<TableRule> {
     let rule = || RuleWriter::new(family);
     let fixed = ChainName::Fixed;
     let services = rule().jump(fixed(FixedChain::Services));
@@ -103,16 +103,16 @@ fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState)
 
 /// Rules for an external frontend with policy Local: pods of this node and the node itself use all endpoints, others the Local
 /// ones.
-fn local_policy(family: Family, context: &Context, key: &[Field], all: FixedSet, local: FixedSet) -> Vec<Rule> {
+fn local_policy(family: Family, context: &Context, key: &[Field], all: FixedSet, local: FixedSet) -> Vec<TableRule> {
     let pods = context.local.as_ref().and_then(|pods| RuleWriter::new(family).pods(pods, true));
-    let mut rules: Vec<Rule> = pods.map(|rule| rule.verdict_map(key, all)).into_iter().collect();
+    let mut rules: Vec<TableRule> = pods.map(|rule| rule.verdict_map(key, all)).into_iter().collect();
     let host = RuleWriter::new(family).address_is_local(FibAddress::Source, true).set_mark(context.masquerade_mark);
     rules.push(host.verdict_map(key, all));
     rules.push(RuleWriter::new(family).verdict_map(key, local));
     rules
 }
 
-fn record(family: Family, protocol: Protocol) -> [Rule; 2] {
+fn record(family: Family, protocol: Protocol) -> [TableRule; 2] {
     let rule = || RuleWriter::new(family).protocol(protocol);
     [
         rule().verdict_map(&[Field::OriginalDestination, Field::OriginalPort], FixedSet::record(protocol)),
@@ -120,7 +120,7 @@ fn record(family: Family, protocol: Protocol) -> [Rule; 2] {
     ]
 }
 
-fn postrouting(family: Family, context: &Context, base: &BaseState) -> Vec<Rule> {
+fn postrouting(family: Family, context: &Context, base: &BaseState) -> Vec<TableRule> {
     let rule = || RuleWriter::new(family);
     let mark = context.masquerade_mark;
     let record = base.affinity.then(|| rule().translated().jump(ChainName::Fixed(FixedChain::Record)));

@@ -9,7 +9,7 @@ use ferry_api::object::{Family, Protocol};
 use ferry_model::{Affinity, Context, LocalDetector, Scope};
 use ferry_ruleset::rules::{Field, NODE_PORT, RuleWriter, VIP};
 use ferry_ruleset::sources::SourcesId;
-use ferry_ruleset::{Rule, Rules};
+use ferry_ruleset::{Rules, TableRule};
 
 use crate::names::{ChainName, FixedSet, Pick, PortId, SetName};
 use crate::object::{NodePortMap, VipMap};
@@ -20,12 +20,12 @@ use crate::shape::first_of_scope;
 pub(crate) struct Chains {
     pub(crate) family: Family,
     /// caches of the last contexts, the latest first
-    kept: RefCell<Vec<Kept>>,
+    kept: RefCell<Vec<CachedChains>>,
 }
 
 /// Cached pick chains of one context.
 #[derive(Debug)]
-struct Kept {
+struct CachedChains {
     pods: Option<LocalDetector>,
     mark: u32,
     picks: HashMap<(Pick, u32), Rules>,
@@ -43,7 +43,7 @@ impl Chains {
     pub(crate) fn pick(&self, context: &Context, pick: Pick, count: u32) -> Rules {
         let pods = &context.local;
         let mut kept = self.kept.borrow_mut();
-        let serves = |kept: &Kept| kept.pods == *pods && kept.mark == context.masquerade_mark;
+        let serves = |kept: &CachedChains| kept.pods == *pods && kept.mark == context.masquerade_mark;
         let found = kept.iter().find(|kept| serves(kept)).and_then(|kept| kept.picks.get(&(pick, count)));
         if let Some(rules) = found {
             return rules.clone();
@@ -51,7 +51,7 @@ impl Chains {
         if !kept.iter().any(serves) {
             kept.truncate(CONTEXTS - 1);
             let picks = HashMap::new();
-            kept.insert(0, Kept { pods: pods.clone(), mark: context.masquerade_mark, picks });
+            kept.insert(0, CachedChains { pods: pods.clone(), mark: context.masquerade_mark, picks });
         }
         let rules = self.pick_rules(context, pick, count);
         if let Some(kept) = kept.iter_mut().find(|kept| serves(kept)) {
@@ -91,7 +91,7 @@ impl Chains {
     }
 
     /// The rule that sets the masquerade mark, if the chain has one.
-    fn mark(&self, context: &Context, pick: Pick) -> Option<Rule> {
+    fn mark(&self, context: &Context, pick: Pick) -> Option<TableRule> {
         let rule = RuleWriter::new(self.family);
         let rule = match pick {
             Pick::Internal => rule.pods(context.local.as_ref()?, false)?,
@@ -118,7 +118,7 @@ impl Chains {
             Pick::NodePortLocal => (NODE_PORT, NodePortMap::AffinityPickLocal.set()),
         };
         let rule = || RuleWriter::new(self.family);
-        let mut rules: Vec<Rule> = self.mark(context, pick).into_iter().collect();
+        let mut rules: Vec<TableRule> = self.mark(context, pick).into_iter().collect();
         let (id, scope) = owner;
         rules.push(rule().protocol(protocol).translate(&[Field::Source], SetName::Affinity(id, scope)));
         rules.push(match pool {

@@ -6,12 +6,12 @@
 use std::collections::HashSet;
 
 use ferry_api::object::Family;
-use ferry_kernel::nft;
+use ferry_kernel::nft::{self, NftBatch};
 use ferry_plane::{Batch, Op};
 use ferry_ruleset::encode::{fill_chain, fill_set};
 use ferry_ruleset::fields::endpoint_bytes;
 use ferry_ruleset::marks::Marks;
-use ferry_ruleset::read::Owner;
+use ferry_ruleset::read::TableOwner;
 
 use crate::ahead::Ahead;
 use crate::layout;
@@ -21,7 +21,7 @@ use crate::wire::key_bytes;
 
 /// The transaction, with the position of each operation.
 pub(crate) struct Encoded {
-    pub(crate) batch: nft::Batch,
+    pub(crate) batch: NftBatch,
     marks: Marks,
 }
 
@@ -37,7 +37,7 @@ pub(crate) enum ChainRelease {
 
 impl Encoded {
     pub(crate) fn new(family: Family, objects: &Batch<NftObject>, release: ChainRelease, ahead: &Ahead) -> Self {
-        let batch = nft::Batch::new(family, TABLE);
+        let batch = NftBatch::new(family, TABLE);
         let mut encoded = Self { batch, marks: Marks::with_capacity(objects.len()) };
         let table_goes = |objects: &[NftObject]| objects.iter().any(|object| matches!(object, NftObject::Table(_)));
         if table_goes(&objects.delete) {
@@ -89,14 +89,14 @@ impl Encoded {
         let lists = [(Op::Replace, &objects.replace), (Op::Create, &objects.create)];
         for (op, list) in lists {
             self.each(op, list, |batch, object| match object {
-                NftObject::Table(Owner::Ours) => batch.add_table(Some(TABLE_COMMENT)),
+                NftObject::Table(TableOwner::Ours) => batch.add_table(Some(TABLE_COMMENT)),
                 NftObject::Set(name) => batch.add_set(&layout::shape(*name, family)),
                 NftObject::Ranges(id, _) if ahead.made.contains(id) => {}
                 NftObject::Ranges(id, ranges) => {
                     fill_set(batch, &layout::shape(SetName::Sources(*id), family), ranges);
                 }
                 NftObject::Chain(name, _) if op == Op::Create => batch.add_chain(&name.chain()),
-                NftObject::Chain(..) | NftObject::Element(..) | NftObject::Table(Owner::Foreign) => {}
+                NftObject::Chain(..) | NftObject::Element(..) | NftObject::Table(TableOwner::Foreign) => {}
             });
         }
         // After all chains exist, since rules refer to other chains.
@@ -112,12 +112,12 @@ impl Encoded {
         }
     }
 
-    fn each(&mut self, op: Op, objects: &[NftObject], write: impl Fn(&mut nft::Batch, &NftObject)) {
+    fn each(&mut self, op: Op, objects: &[NftObject], write: impl Fn(&mut NftBatch, &NftObject)) {
         self.marks.write(&mut self.batch, op, objects, write);
     }
 
     /// Splits off the positions, which outlive the sent transaction.
-    pub(crate) fn into_parts(self) -> (nft::Batch, Marks) {
+    pub(crate) fn into_parts(self) -> (NftBatch, Marks) {
         (self.batch, self.marks)
     }
 }
@@ -129,13 +129,13 @@ fn set_of(object: &NftObject) -> Option<SetName> {
     }
 }
 
-fn delete_element(batch: &mut nft::Batch, object: &NftObject) {
+fn delete_element(batch: &mut NftBatch, object: &NftObject) {
     if let NftObject::Element(key, _) = object {
         with_name(key, |set| batch.delete_element(set, key_bytes(key).as_slice(), None));
     }
 }
 
-fn add_element(batch: &mut nft::Batch, object: &NftObject) {
+fn add_element(batch: &mut NftBatch, object: &NftObject) {
     let NftObject::Element(key, value) = object else { return };
     let bytes = key_bytes(key);
     let mut add = |set: &str, data: nft::ElementData<'_>| batch.add_element(set, bytes.as_slice(), None, data);
@@ -161,7 +161,7 @@ mod tests {
     use ferry_api::object::{ObjectName, Protocol};
     use ferry_model::{Endpoint, Scope};
     use ferry_ruleset::sources::Ranges;
-    use ferry_ruleset::{Rule, Rules};
+    use ferry_ruleset::{Rules, TableRule};
 
     use super::*;
     use crate::names::{ChainName, Pick, PortId};
@@ -187,7 +187,7 @@ mod tests {
     }
 
     fn chain(count: u32) -> NftObject {
-        let rule = Rule { exprs: Vec::new(), text: String::new() };
+        let rule = TableRule { exprs: Vec::new(), text: String::new() };
         NftObject::Chain(ChainName::Pick(Pick::External, count), Rules([rule].into()))
     }
 
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_table_takes_everything_with_it() {
-        let table = || NftObject::Table(Owner::Ours);
+        let table = || NftObject::Table(TableOwner::Ours);
         let objects = Batch { delete: vec![slot(1), chain(2), pool(), table()], ..Batch::default() };
         assert_eq!(order(&objects, ChainRelease::Now, &Ahead::default()), (vec![(Op::Delete, 3)], 1));
         let objects = Batch { create: vec![pool()], replace: vec![table()], delete: vec![] };

@@ -3,7 +3,7 @@
 use std::io;
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::Socket;
+use ferry_kernel::nft::NftSocket;
 
 use crate::names::{FixedSet, SetName, TABLE, TABLE_MAKER};
 
@@ -12,7 +12,7 @@ use crate::names::{FixedSet, SetName, TABLE, TABLE_MAKER};
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN`; any other error of the socket.
 pub fn in_use(family: Family) -> io::Result<bool> {
-    let mut socket = Socket::open()?;
+    let mut socket = NftSocket::open()?;
     match socket.table(family, TABLE)? {
         Some(table) if table.comment.as_deref().is_some_and(|comment| comment.starts_with(TABLE_MAKER)) => {}
         Some(_) | None => return Ok(false),

@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use ferry_api::object::Family;
 use ferry_kernel::errno::ErrorClass;
-use ferry_kernel::nft::{self, Socket};
+use ferry_kernel::nft::{self, NftBatch, NftSocket};
 use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Served};
 use ferry_ruleset::failure::{of_io, verdict};
-use ferry_ruleset::read::Owner;
+use ferry_ruleset::read::TableOwner;
 use ferry_ruleset::watch::QUIET_ELEMENTS;
 
 use crate::affinity::{self, PURGES, SuspectMaps, TRIES};
@@ -19,7 +19,7 @@ use crate::encode::{ChainRelease, Encoded};
 use crate::names::TABLE;
 use crate::object::{NftKey, NftObject};
 use crate::probe;
-use crate::read::{Found, Reader};
+use crate::read::{Found, ObjectReader};
 use crate::retired::Retired;
 use crate::serves;
 use crate::watch::NftablesCommitLock;
@@ -28,7 +28,7 @@ use crate::watch::NftablesCommitLock;
 #[derive(Debug)]
 pub struct NftablesKernel {
     family: Family,
-    socket: Socket,
+    socket: NftSocket,
     commit_lock: NftablesCommitLock,
     prepared: bool,
     suspect_maps: SuspectMaps,
@@ -60,7 +60,7 @@ impl NftablesKernel {
     pub fn open(family: Family, commit_lock: NftablesCommitLock) -> io::Result<Self> {
         Ok(Self {
             family,
-            socket: Socket::open()?,
+            socket: NftSocket::open()?,
             commit_lock,
             prepared: false,
             suspect_maps: SuspectMaps::default(),
@@ -77,7 +77,7 @@ impl NftablesKernel {
     }
 
     /// Commits an encoded batch, a large one with the subscription suspended.
-    fn send(&mut self, batch: nft::Batch, large: bool) -> Result<(), nft::CommitFailure> {
+    fn send(&mut self, batch: NftBatch, large: bool) -> Result<(), nft::CommitFailure> {
         let mut watch = self.commit_lock.take();
         let stats = match large {
             true => watch.commit_quietly(&mut self.socket, batch)?,
@@ -174,7 +174,7 @@ impl NftablesKernel {
 
     fn delete_retired(&mut self, now: Instant) {
         for retired in self.retired.due(now) {
-            let mut batch = nft::Batch::new(self.family, TABLE);
+            let mut batch = NftBatch::new(self.family, TABLE);
             match retired {
                 NftKey::Chain(name) => batch.delete_chain(&name.to_string()),
                 NftKey::Set(name) => batch.delete_set(&name.to_string()),
@@ -197,7 +197,7 @@ impl Kernel<NftObject> for NftablesKernel {
             return Ok(());
         }
         self.commit_lock.take().join(&self.socket).map_err(of_io)?;
-        if Reader::new(&mut self.socket, self.family).owner().map_err(of_io)? != Some(Owner::Ours) {
+        if ObjectReader::new(&mut self.socket, self.family).owner().map_err(of_io)? != Some(TableOwner::Ours) {
             probe::probe(&mut self.socket, self.family)?;
         }
         self.prepared = true;
@@ -205,10 +205,10 @@ impl Kernel<NftObject> for NftablesKernel {
     }
 
     fn read_back(&mut self, extent: &Extent<NftKey>) -> Result<Vec<NftObject>, CommitError> {
-        let mut reader = Reader::new(&mut self.socket, self.family);
+        let mut reader = ObjectReader::new(&mut self.socket, self.family);
         let mut objects = match (reader.read(extent).map_err(of_io)?, extent) {
             (Found::Objects(objects), _) => objects,
-            (Found::Foreign, Extent::All) => vec![NftObject::Table(Owner::Foreign)],
+            (Found::Foreign, Extent::All) => vec![NftObject::Table(TableOwner::Foreign)],
             (Found::Foreign, Extent::Keys(_)) => {
                 return Err(CommitError::Drifted { object: NftKey::Table.to_string() });
             }
@@ -216,7 +216,7 @@ impl Kernel<NftObject> for NftablesKernel {
         objects.retain(|object| !self.retired.holds(object));
         if *extent == Extent::All {
             self.suspect_maps.suspect_all(&objects);
-            self.strange = matches!(objects.first(), Some(NftObject::Table(Owner::Foreign)));
+            self.strange = matches!(objects.first(), Some(NftObject::Table(TableOwner::Foreign)));
         }
         Ok(objects)
     }

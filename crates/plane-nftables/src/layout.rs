@@ -2,7 +2,7 @@
 
 use ferry_api::object::Family;
 use ferry_kernel::nft;
-use ferry_ruleset::layout::{Data, Layout, Part};
+use ferry_ruleset::layout::{Data, KeyPart, Layout};
 
 use crate::names::{FixedSet, SLOTS, SetName};
 
@@ -13,8 +13,8 @@ const OCTETS: u32 = 256;
 
 /// Key fields, value type and kind of a set or map.
 pub(crate) fn layout(name: SetName) -> Layout {
-    use Part::{Address, Octet, Port, Protocol};
-    const SLOT: Part = Part::Slot(SLOTS);
+    use KeyPart::{Address, Octet, Port, Protocol};
+    const SLOT: KeyPart = KeyPart::Slot(SLOTS);
     let fixed = match name {
         SetName::Affinity(..) => {
             let map = Layout::new(&[Address], Data::Endpoint);

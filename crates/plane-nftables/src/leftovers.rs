@@ -4,7 +4,7 @@
 use std::io;
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::{Batch, CommitFailure, Socket};
+use ferry_kernel::nft::{CommitFailure, NftBatch, NftSocket};
 
 use crate::names::{ChainName, FixedChain, FixedSet, SetName, TABLE};
 
@@ -27,7 +27,7 @@ pub enum Leftovers {
 /// # Errors
 /// The kernel's error; `EBUSY` while elements that upstream's proxy has not rewritten yet refer to our chains.
 pub fn remove(family: Family) -> io::Result<Leftovers> {
-    let mut socket = Socket::open()?;
+    let mut socket = NftSocket::open()?;
     let (sets, chains) = match found(&mut socket, family) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Leftovers::NoTable),
         found => match found? {
@@ -36,18 +36,18 @@ pub fn remove(family: Family) -> io::Result<Leftovers> {
         },
     };
     // In two transactions, since kernels before 6.2 keep a chain busy for a moment after its last reference is deleted.
-    let mut batch = Batch::new(family, TABLE);
+    let mut batch = NftBatch::new(family, TABLE);
     chains.iter().for_each(|chain| batch.flush_chain(chain));
     sets.iter().for_each(|set| batch.delete_set(set));
     commit(&mut socket, batch)?;
-    let mut batch = Batch::new(family, TABLE);
+    let mut batch = NftBatch::new(family, TABLE);
     chains.iter().for_each(|chain| batch.delete_chain(chain));
     commit(&mut socket, batch)?;
     Ok(Leftovers::Removed(sets.len() + chains.len()))
 }
 
 /// Names of the sets and chains that only Ferry uses; `None` without a chain of upstream's proxy.
-fn found(socket: &mut Socket, family: Family) -> io::Result<Option<(Vec<String>, Vec<String>)>> {
+fn found(socket: &mut NftSocket, family: Family) -> io::Result<Option<(Vec<String>, Vec<String>)>> {
     let chains = socket.chains(family, TABLE)?;
     if !chains.iter().any(|chain| chain.name == UPSTREAMS) {
         return Ok(None);
@@ -75,7 +75,7 @@ fn only_ours_chain(name: ChainName) -> bool {
     !shared.map(ChainName::Fixed).contains(&name)
 }
 
-fn commit(socket: &mut Socket, batch: Batch) -> io::Result<()> {
+fn commit(socket: &mut NftSocket, batch: NftBatch) -> io::Result<()> {
     match socket.commit(batch) {
         Ok(_) => Ok(()),
         Err(CommitFailure::Io(error) | CommitFailure::Lost(error)) => Err(error),

@@ -7,7 +7,7 @@ use ferry_api::object::Protocol;
 use ferry_model::{Endpoint, Scope};
 use ferry_plane::{Object, Served};
 use ferry_ruleset::Rules;
-use ferry_ruleset::read::Owner;
+use ferry_ruleset::read::TableOwner;
 use ferry_ruleset::sources::{Ranges, SourcesId};
 
 use crate::names::{ChainName, FixedChain, FixedSet, Pick, PortId, SetName, TABLE, TABLE_COMMENT};
@@ -16,7 +16,7 @@ use crate::names::{ChainName, FixedChain, FixedSet, Pick, PortId, SetName, TABLE
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NftObject {
     /// the table
-    Table(Owner),
+    Table(TableOwner),
     /// a set or map without its elements; its shape follows from its name. Not [`SetName::Sources`]
     Set(SetName),
     /// the set of source ranges with this id, with all its elements. Its key is that of a set and sorts behind all other sets
@@ -249,8 +249,8 @@ impl Object for NftObject {
 impl fmt::Display for NftObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Table(Owner::Ours) => write!(f, "table {TABLE} {{ comment \"{TABLE_COMMENT}\" }}"),
-            Self::Table(Owner::Foreign) => write!(f, "table {TABLE} {{ foreign }}"),
+            Self::Table(TableOwner::Ours) => write!(f, "table {TABLE} {{ comment \"{TABLE_COMMENT}\" }}"),
+            Self::Table(TableOwner::Foreign) => write!(f, "table {TABLE} {{ foreign }}"),
             Self::Set(name) => write!(f, "set {name}"),
             Self::Ranges(id, ranges) => write!(f, "set {} {{ {ranges} }}", SetName::Sources(*id)),
             Self::Chain(name, rules) => write!(f, "chain {name} {{{rules} }}"),

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use ferry_api::object::{Family, ObjectName, Protocol};
-use ferry_kernel::nft::{self, Socket};
+use ferry_kernel::nft::{self, NftSocket};
 use ferry_model::{
     Affinity, BaseState, Context, LocalDetector, MissingSchedulers, NodePortAddresses, Scheduler, Scope,
 };
@@ -22,7 +22,7 @@ use crate::object::NftObject;
 const MODULES: &str = "nf_tables, nft_chain_nat, nft_numgen, nft_fib, nft_ct, nft_nat, nft_masq and nft_reject";
 
 /// Fails with [`CommitError::Unusable`] that names what the kernel lacks.
-pub(crate) fn probe(socket: &mut Socket, family: Family) -> Result<(), CommitError> {
+pub(crate) fn probe(socket: &mut NftSocket, family: Family) -> Result<(), CommitError> {
     let id = PortId::new(&ObjectName::new("", "probe"), Protocol::Tcp, "");
     let sources = SourcesId::of_digest(&[]);
     let (affinity_map, members) = (SetName::Affinity(id, Scope::Cluster), SetName::Members(id, Scope::Cluster));

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::{Element, Socket};
+use ferry_kernel::nft::{Element, NftSocket};
 use ferry_plane::Extent;
 use ferry_ruleset::Rules;
-use ferry_ruleset::read::{Owner, TableReader};
+use ferry_ruleset::read::{TableOwner, TableReader};
 use ferry_ruleset::sources::SourcesId;
 
 use crate::layout;
@@ -23,13 +23,13 @@ pub(crate) enum Found {
 }
 
 /// Reads objects of one family.
-pub(crate) struct Reader<'a> {
+pub(crate) struct ObjectReader<'a> {
     table: TableReader<'a>,
     family: Family,
 }
 
-impl<'a> Reader<'a> {
-    pub(crate) fn new(socket: &'a mut Socket, family: Family) -> Self {
+impl<'a> ObjectReader<'a> {
+    pub(crate) fn new(socket: &'a mut NftSocket, family: Family) -> Self {
         Self { table: TableReader::new(socket, family, TABLE), family }
     }
 
@@ -37,21 +37,21 @@ impl<'a> Reader<'a> {
     pub(crate) fn read(&mut self, extent: &Extent<NftKey>) -> io::Result<Found> {
         match (self.owner()?, extent) {
             (None, _) => Ok(Found::Objects(Vec::new())),
-            (Some(Owner::Foreign), _) => Ok(Found::Foreign),
-            (Some(Owner::Ours), Extent::Keys(keys)) => self.keys(keys),
-            (Some(Owner::Ours), Extent::All) => self.all(),
+            (Some(TableOwner::Foreign), _) => Ok(Found::Foreign),
+            (Some(TableOwner::Ours), Extent::Keys(keys)) => self.keys(keys),
+            (Some(TableOwner::Ours), Extent::All) => self.all(),
         }
     }
 
     /// The owner of the table; `None` if there is no table.
-    pub(crate) fn owner(&mut self) -> io::Result<Option<Owner>> {
+    pub(crate) fn owner(&mut self) -> io::Result<Option<TableOwner>> {
         self.table.owner(TABLE_COMMENT)
     }
 
     fn all(&mut self) -> io::Result<Found> {
         let Some(sets) = self.sets()? else { return Ok(Found::Foreign) };
         let Some(chains) = self.chains()? else { return Ok(Found::Foreign) };
-        let mut objects = vec![NftObject::Table(Owner::Ours)];
+        let mut objects = vec![NftObject::Table(TableOwner::Ours)];
         objects.extend(chains.into_iter().map(|(name, rules)| NftObject::Chain(name, rules)));
         for set in sets {
             let known = match set {
@@ -100,7 +100,7 @@ impl<'a> Reader<'a> {
         let sets: HashSet<SetName> = sets.into_iter().collect();
         for key in keys {
             match key {
-                NftKey::Table => objects.push(NftObject::Table(Owner::Ours)),
+                NftKey::Table => objects.push(NftObject::Table(TableOwner::Ours)),
                 NftKey::Set(SetName::Sources(id)) => {
                     if sets.contains(&SetName::Sources(*id)) && !self.ranges(*id, &mut objects)? {
                         return Ok(Found::Foreign);

@@ -19,11 +19,11 @@ const LONGEST: Duration = Duration::from_secs(64);
 
 /// The objects whose deletion is deferred.
 #[derive(Debug, Default)]
-pub(crate) struct Retired(Vec<Waiting>);
+pub(crate) struct Retired(Vec<DeferredDeletion>);
 
 /// A deferred deletion.
 #[derive(Debug)]
-struct Waiting {
+struct DeferredDeletion {
     key: NftKey,
     /// the time of the first check after the last attempt
     since: Option<Instant>,
@@ -47,7 +47,7 @@ impl Retired {
             NftObject::Chain(..) => release == ChainRelease::Later,
             NftObject::Table(_) | NftObject::Set(_) | NftObject::Element(..) => false,
         };
-        let waiting = |object: &NftObject| Waiting { key: object.key(), since: None, pause: RELEASE };
+        let waiting = |object: &NftObject| DeferredDeletion { key: object.key(), since: None, pause: RELEASE };
         self.0.extend(batch.delete.iter().filter(waits).map(waiting));
     }
 
@@ -84,7 +84,7 @@ impl Retired {
 
     /// The time of the next deletion. The pause of a newly retired object begins with the first call.
     pub(crate) fn wake(&mut self, now: Instant) -> Option<Instant> {
-        let next = |waiting: &mut Waiting| *waiting.since.get_or_insert(now) + waiting.pause;
+        let next = |waiting: &mut DeferredDeletion| *waiting.since.get_or_insert(now) + waiting.pause;
         self.0.iter_mut().map(next).min()
     }
 }
@@ -92,7 +92,7 @@ impl Retired {
 #[cfg(test)]
 mod tests {
     use ferry_ruleset::sources::Ranges;
-    use ferry_ruleset::{Rule, Rules};
+    use ferry_ruleset::{Rules, TableRule};
 
     use super::*;
     use crate::ahead::step;
@@ -132,7 +132,7 @@ mod tests {
     }
 
     fn chain(rules: usize) -> NftObject {
-        let rule = Rule { exprs: Vec::new(), text: String::new() };
+        let rule = TableRule { exprs: Vec::new(), text: String::new() };
         NftObject::Chain(ChainName::Pick(Pick::Internal, 7), Rules(vec![rule; rules].into()))
     }
 

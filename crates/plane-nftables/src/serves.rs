@@ -1,7 +1,7 @@
 //! Determines the frontends that a table serves from its elements, for our table and for foreign ones.
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::Socket;
+use ferry_kernel::nft::NftSocket;
 use ferry_model::FrontendAddr;
 use ferry_plane::Served;
 use ferry_ruleset::serves::{complete, finds_node_ports_everywhere};
@@ -52,7 +52,7 @@ impl ElementKey {
 }
 
 /// The frontends that a foreign table serves, or one of ours that was changed. Unreadable elements are left out.
-pub(crate) fn foreign(socket: &mut Socket, family: Family) -> Vec<Served> {
+pub(crate) fn foreign(socket: &mut NftSocket, family: Family) -> Vec<Served> {
     let mut served: Vec<Served> = Vec::new();
     for set in SETS.map(SetName::Fixed) {
         let read = socket.elements(family, TABLE, &set.to_string(), &mut |element| {
@@ -99,7 +99,7 @@ mod tests {
             let table = format!("table ip {TABLE} {{ {sets} }}");
             let output = Command::new("nft").arg(table).output().unwrap();
             assert!(output.status.success(), "{output:?}");
-            foreign(&mut Socket::open().unwrap(), Family::V4)
+            foreign(&mut NftSocket::open().unwrap(), Family::V4)
         };
         Namespace::new().unwrap().run(read).unwrap()
     }

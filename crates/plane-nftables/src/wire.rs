@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::nft::{Element, OwnedData, Verdict};
 use ferry_model::Endpoint;
-use ferry_ruleset::fields::{Bytes, Reader, endpoint};
-use ferry_ruleset::layout::{Data, Part};
+use ferry_ruleset::fields::{Bytes, FieldReader, endpoint};
+use ferry_ruleset::layout::{Data, KeyPart};
 
 use crate::layout::layout;
 use crate::names::{ChainName, FixedSet, SetName};
@@ -66,12 +66,12 @@ pub(crate) fn key(set: SetName, family: Family, element: &Element) -> Option<Ele
     if element.key_end.is_some() {
         return None;
     }
-    Fields::read(set, family, &element.key)?.key(set)
+    KeyFields::read(set, family, &element.key)?.key(set)
 }
 
 /// The fields of a key, each at most once except for octets.
 #[derive(Default)]
-struct Fields {
+struct KeyFields {
     address: Option<IpAddr>,
     protocol: Option<Protocol>,
     port: Option<u16>,
@@ -80,20 +80,20 @@ struct Fields {
     second_octet: Option<u8>,
 }
 
-// === impl Fields ===
+// === impl KeyFields ===
 
-impl Fields {
+impl KeyFields {
     fn read(set: SetName, family: Family, bytes: &[u8]) -> Option<Self> {
-        let mut reader = Reader { family, bytes };
+        let mut reader = FieldReader { family, bytes };
         let mut fields = Self::default();
         for part in layout(set).key {
             match part {
-                Part::Address => fields.address = Some(reader.address()?),
-                Part::Protocol => fields.protocol = Some(reader.protocol()?),
-                Part::Port => fields.port = Some(reader.port()?),
-                Part::Slot(_) => fields.slot = Some(reader.slot()?),
-                Part::Octet if fields.octet.is_none() => fields.octet = Some(reader.octet()?),
-                Part::Octet => fields.second_octet = Some(reader.octet()?),
+                KeyPart::Address => fields.address = Some(reader.address()?),
+                KeyPart::Protocol => fields.protocol = Some(reader.protocol()?),
+                KeyPart::Port => fields.port = Some(reader.port()?),
+                KeyPart::Slot(_) => fields.slot = Some(reader.slot()?),
+                KeyPart::Octet if fields.octet.is_none() => fields.octet = Some(reader.octet()?),
+                KeyPart::Octet => fields.second_octet = Some(reader.octet()?),
             }
         }
         reader.bytes.is_empty().then_some(fields)

@@ -11,7 +11,7 @@ use ferry_api::object::{Family, IpNet, Protocol};
 use ferry_conformance::good;
 use ferry_conformance::states::{self, everything, pool, service};
 use ferry_kernel::netns::Namespace;
-use ferry_kernel::nft::Socket;
+use ferry_kernel::nft::NftSocket;
 use ferry_model::{Context, FrontendAddr, FrontendKind, LocalDetector, Pool, SourceRanges};
 use ferry_plane::mailbox::{Arrival, Mailbox};
 use ferry_plane::{CommitError, Delta, Extent, Kernel, Served, SyncEngine, Unit, UnitId};
@@ -104,7 +104,7 @@ fn table(family: Family) -> &'static str {
 }
 
 fn generation() -> u32 {
-    Socket::open().unwrap().generation().unwrap()
+    NftSocket::open().unwrap().generation().unwrap()
 }
 
 #[test]
@@ -579,7 +579,7 @@ fn leftovers_go_from_a_table_that_another_has_taken_over() {
             flush map T service-nodeports; add chain T filter-input; add chain T service-ULMVA6XW-ns1/svc1/tcp/p80";
         nft(&taken.replace('T', table).replace(";\n", "\n").replace("; ", "\n"), &["-f", "-"]);
         assert!(matches!(leftovers::remove(family).unwrap(), Leftovers::Removed(count) if count > 20));
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         let chains: Vec<String> =
             socket.chains(family, "kube-proxy").unwrap().into_iter().map(|chain| chain.name).collect();
         let mut left =

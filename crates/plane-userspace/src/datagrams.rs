@@ -8,13 +8,13 @@ use ferry_model::Endpoint;
 
 /// The endpoints behind the UDP listeners: engines of way `redirect` note them, the cleaner of flows reads them.
 #[derive(Clone, Debug, Default)]
-pub struct Datagrams(Arc<Mutex<Behind>>);
+pub struct DatagramEndpoints(Arc<Mutex<Behind>>);
 
 type Behind = HashMap<(Family, u16), Arc<[Endpoint]>>;
 
-// === impl Datagrams ===
+// === impl DatagramEndpoints ===
 
-impl Datagrams {
+impl DatagramEndpoints {
     /// The endpoints of the listener at this port; `None` if there is none.
     pub fn endpoints(&self, family: Family, port: u16) -> Option<Arc<[Endpoint]>> {
         self.lock().get(&(family, port)).cloned()

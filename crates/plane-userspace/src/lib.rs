@@ -5,7 +5,7 @@
 //!
 //! Both are made of the same parts. [`port`] identifies the service ports, and `balancers` has the choice among their endpoints.
 //! [`SharedRelay`] (`shared`) is what the engines of a process share: the relay, the names of its listeners, and the sockets of the
-//! process before. [`Readings`] has the counters, by port of a Service, [`Datagrams`] what is behind UDP listeners, and `failing`
+//! process before. [`Readings`] has the counters, by port of a Service, [`DatagramEndpoints`] what is behind UDP listeners, and `failing`
 //! reports listeners that are not open. [`Onward`] passes on connections that wait in the sockets of a process before, once another
 //! mode or way serves.
 //!
@@ -22,9 +22,9 @@ mod readings;
 pub mod redirect;
 mod shared;
 
-pub use datagrams::Datagrams;
+pub use datagrams::DatagramEndpoints;
 pub use failing::{ListenerReports, Report};
-pub use ferry_relay::{Config, Inheritance, Relay, Removal, Totals, Worker, raise_limit};
+pub use ferry_relay::{Inheritance, Relay, RelayConfig, Removal, Totals, Worker, raise_limit};
 pub use onward::Onward;
-pub use readings::{Directory, EndpointReading, PortReading, Readings};
+pub use readings::{EndpointReading, PortDirectory, PortReading, Readings};
 pub use shared::{ListenerNames, SharedRelay, is_gate};

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_relay::{
-    Balancer, Bind, Config, DEFAULT_PENALTY, Destination, Gate, Listener, ListenerId, ListenerState, OpenSocket, Port,
-    Protocol, Relay, Route, SocketName,
+    Balancer, Bind, DEFAULT_PENALTY, Destination, Gate, Listener, ListenerId, ListenerState, OpenSocket, Port,
+    Protocol, Relay, RelayConfig, Route, SocketName,
 };
 
 use crate::shared::{is_of, unspecified};
@@ -54,7 +54,7 @@ impl Onward {
         if own.is_empty() {
             return Ok(());
         }
-        let config = Config { workers: 1, max_connections: LIMIT, ..Config::default() };
+        let config = RelayConfig { workers: 1, max_connections: LIMIT, ..RelayConfig::default() };
         let (relay, workers) = Relay::new(config)?;
         for worker in workers {
             thread::Builder::new().name("onward".to_owned()).spawn(move || worker.run())?;

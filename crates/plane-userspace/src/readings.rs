@@ -11,18 +11,18 @@ use crate::port::{PortId, SCOPES};
 
 /// The ports of the relay, whose engines note them, for metrics.
 #[derive(Clone, Debug, Default)]
-pub struct Directory(Arc<Mutex<Ports>>);
+pub struct PortDirectory(Arc<Mutex<Ports>>);
 
 #[derive(Debug, Default)]
 struct Ports {
-    served: BTreeMap<(Family, PortId), Served>,
+    served: BTreeMap<(Family, PortId), ServedPort>,
     /// of what served these ports before: counters never fall
     past: BTreeMap<(Family, PortId), PortReading>,
 }
 
 /// A service port with one scope.
 #[derive(Debug, Default)]
-struct Served {
+struct ServedPort {
     /// its ports of the relay: several where its listeners serve in different ways
     ports: Vec<Arc<Port>>,
     /// has the endpoints
@@ -32,7 +32,7 @@ struct Served {
 /// Reads the counters of a relay.
 #[derive(Clone, Debug)]
 pub struct Readings {
-    directory: Directory,
+    directory: PortDirectory,
     relay: Arc<Relay>,
 }
 
@@ -87,9 +87,9 @@ pub struct EndpointReading {
     pub bytes_to_clients: u64,
 }
 
-// === impl Directory ===
+// === impl PortDirectory ===
 
-impl Directory {
+impl PortDirectory {
     pub(crate) fn insert_port(&self, family: Family, id: &PortId, port: &Arc<Port>) {
         self.lock().served.entry((family, id.clone())).or_default().ports.push(Arc::clone(port));
     }
@@ -134,7 +134,7 @@ impl Ports {
     /// Forgets a service port that is not served with this scope any more, and its counts if it isn't with either.
     fn forget_ended(&mut self, family: Family, id: &PortId) {
         let key = (family, id.clone());
-        if self.served.get(&key).is_some_and(Served::has_ended) {
+        if self.served.get(&key).is_some_and(ServedPort::has_ended) {
             self.served.remove(&key);
         }
         let scopes = SCOPES.map(|scope| (family, PortId { scope, ..id.clone() }));
@@ -144,9 +144,9 @@ impl Ports {
     }
 }
 
-// === impl Served ===
+// === impl ServedPort ===
 
-impl Served {
+impl ServedPort {
     fn has_ended(&self) -> bool {
         self.ports.is_empty() && self.balancer.is_none()
     }
@@ -190,7 +190,7 @@ impl EndpointReading {
 
 impl Readings {
     /// Of this relay's ports.
-    pub fn new(directory: Directory, relay: Arc<Relay>) -> Self {
+    pub fn new(directory: PortDirectory, relay: Arc<Relay>) -> Self {
         Self { directory, relay }
     }
 

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ferry_api::object::Family;
 use ferry_relay::{Destination, Inheritance, ListenerId, OpenSocket, Relay, SocketName};
 
-use crate::datagrams::Datagrams;
-use crate::readings::Directory;
+use crate::datagrams::DatagramEndpoints;
+use crate::readings::PortDirectory;
 
 /// The parts of the relay that the engines of a process share.
 #[derive(Clone, Debug)]
@@ -27,9 +27,9 @@ pub struct SharedRelay {
     /// the listeners
     pub names: ListenerNames,
     /// the service ports of all engines
-    pub directory: Directory,
+    pub directory: PortDirectory,
     /// what is behind the UDP listeners of all engines
-    pub datagrams: Datagrams,
+    pub datagrams: DatagramEndpoints,
 }
 
 /// The listeners of a process, each with an identity of its own, by the name under which its socket is handed over.

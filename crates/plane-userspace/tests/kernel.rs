@@ -15,11 +15,13 @@ use ferry_api::object::{Family, Protocol};
 use ferry_conformance::good;
 use ferry_conformance::states::{self, pool};
 use ferry_kernel::netns::Namespace;
-use ferry_kernel::nft::Socket;
+use ferry_kernel::nft::NftSocket;
 use ferry_model::{FrontendAddr, FrontendKind, Pool, Profile};
 use ferry_plane::{Delta, SyncEngine, UnitId};
 use ferry_plane_userspace::redirect::{UserspaceCommitLock, UserspaceEngine, engine, names};
-use ferry_plane_userspace::{Config, Datagrams, Directory, ListenerNames, ListenerReports, Relay, SharedRelay};
+use ferry_plane_userspace::{
+    DatagramEndpoints, ListenerNames, ListenerReports, PortDirectory, Relay, RelayConfig, SharedRelay,
+};
 
 fn inside(test: impl Fn(Family) + Send + Sync) {
     for family in Family::ALL {
@@ -33,15 +35,15 @@ struct Site {
 }
 
 fn relay_with(sockets: Vec<(String, OwnedFd)>, ports: RangeInclusive<u16>) -> Site {
-    let (relay, workers) = Relay::new(Config { workers: 1, ..Config::default() }).unwrap();
+    let (relay, workers) = Relay::new(RelayConfig { workers: 1, ..RelayConfig::default() }).unwrap();
     let shared = SharedRelay {
         relay: Arc::new(relay),
         inheritance: Arc::default(),
         ports,
         limit_per_port: usize::MAX,
         names: ListenerNames::default(),
-        directory: Directory::default(),
-        datagrams: Datagrams::default(),
+        directory: PortDirectory::default(),
+        datagrams: DatagramEndpoints::default(),
     };
     shared.inheritance.add(sockets);
     for worker in workers {
@@ -113,7 +115,7 @@ fn listing(family: Family) -> String {
 }
 
 fn generation() -> u32 {
-    Socket::open().unwrap().generation().unwrap()
+    NftSocket::open().unwrap().generation().unwrap()
 }
 
 fn repaired(engine: &mut UserspaceEngine) -> usize {

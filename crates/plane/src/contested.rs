@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 /// Repairs of each object; `None` stands for everything at once (a flush).
 #[derive(Debug)]
-pub(crate) struct ContestedKeys<K>(HashMap<Option<K>, History>);
+pub(crate) struct ContestedKeys<K>(HashMap<Option<K>, RepairHistory>);
 
 #[derive(Debug, Default)]
-struct History {
+struct RepairHistory {
     repairs: VecDeque<Instant>,
     held_until: Option<Instant>,
     holds: u32,

@@ -48,7 +48,7 @@ pub struct Layered<O: Object> {
 }
 
 /// The operations of a batch that concern one layer.
-struct Part<O> {
+struct LayerBatch<O> {
     batch: Batch<O>,
     /// their indices in the whole batch, by list
     indices: [Vec<usize>; 3],
@@ -67,8 +67,8 @@ impl<O: Object> Layered<O> {
     }
 
     /// A part for each layer.
-    fn split(&self, batch: &Batch<O>) -> Result<Vec<Part<O>>, CommitError> {
-        let mut parts: Vec<Part<O>> = self.layers.iter().map(|_| Part::default()).collect();
+    fn split(&self, batch: &Batch<O>) -> Result<Vec<LayerBatch<O>>, CommitError> {
+        let mut parts: Vec<LayerBatch<O>> = self.layers.iter().map(|_| LayerBatch::default()).collect();
         let mut homeless: Vec<Refusal> = Vec::new();
         for (op, index, object) in batch.operations() {
             match self.layer_of(&object.key()).and_then(|layer| parts.get_mut(layer)) {
@@ -80,7 +80,7 @@ impl<O: Object> Layered<O> {
     }
 
     /// Commits a part to its layer; `written` is true if some of the whole batch is in force already, and is set.
-    fn commit_part(&mut self, layer: usize, part: &Part<O>, written: &mut bool) -> Result<(), CommitFailure> {
+    fn commit_part(&mut self, layer: usize, part: &LayerBatch<O>, written: &mut bool) -> Result<(), CommitFailure> {
         if part.batch.is_empty() {
             return Ok(());
         }
@@ -135,7 +135,7 @@ impl<O: Object> Kernel<O> for Layered<O> {
     }
 
     fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitFailure> {
-        let mut parts: Vec<(usize, Part<O>)> = self.split(batch)?.into_iter().enumerate().collect();
+        let mut parts: Vec<(usize, LayerBatch<O>)> = self.split(batch)?.into_iter().enumerate().collect();
         self.layers.iter_mut().try_for_each(|layer| layer.admit(batch))?;
         parts.sort_by_key(|(layer, part)| self.layers.get(*layer).is_some_and(|layer| layer.comes_last(&part.batch)));
         let last = parts.iter().rposition(|(_, part)| !part.batch.is_empty()).unwrap_or_default();
@@ -172,15 +172,15 @@ impl<O: Object> Kernel<O> for Layered<O> {
     }
 }
 
-// === impl Part ===
+// === impl LayerBatch ===
 
-impl<O> Default for Part<O> {
+impl<O> Default for LayerBatch<O> {
     fn default() -> Self {
         Self { batch: Batch::default(), indices: Default::default() }
     }
 }
 
-impl<O> Part<O> {
+impl<O> LayerBatch<O> {
     fn push(&mut self, op: Op, index: usize, object: O) {
         let [create, replace, delete] = &mut self.indices;
         let (objects, indices) = match op {

@@ -34,12 +34,12 @@ pub enum Arrival {
 
 #[derive(Debug)]
 struct Channel {
-    state: Mutex<State>,
+    state: Mutex<MailboxState>,
     filled: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct MailboxState {
     delta: Option<Delta>,
     /// a change was put in that no wait has returned yet
     fresh: bool,
@@ -53,7 +53,7 @@ impl Mailbox {
     /// Makes a mailbox.
     #[expect(clippy::new_ret_no_self, reason = "a mailbox is its two ends")]
     pub fn new() -> (Sender, Receiver) {
-        let state = State { delta: None, fresh: false, woken: false, senders: 1 };
+        let state = MailboxState { delta: None, fresh: false, woken: false, senders: 1 };
         let channel = Arc::new(Channel { state: Mutex::new(state), filled: Condvar::new() });
         (Sender(Arc::clone(&channel)), Receiver(channel))
     }
@@ -100,7 +100,7 @@ impl Receiver {
     /// returned.
     pub fn wait(&self, timeout: Option<Duration>) -> Arrival {
         let state = self.0.lock();
-        let waits = |state: &mut State| !state.fresh && !state.woken && state.senders > 0;
+        let waits = |state: &mut MailboxState| !state.fresh && !state.woken && state.senders > 0;
         let mut state = match timeout {
             None => self.0.filled.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner),
             Some(timeout) => {
@@ -151,7 +151,7 @@ impl Wake for Channel {
 
 impl Channel {
     /// No holder can leave the state half changed, so a poisoned lock is still good.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MailboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

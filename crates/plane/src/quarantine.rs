@@ -8,10 +8,10 @@ use crate::{CommitError, UnitId};
 
 /// The units that wait.
 #[derive(Debug, Default)]
-pub(crate) struct Quarantine(BTreeMap<UnitId, Waiting>);
+pub(crate) struct Quarantine(BTreeMap<UnitId, WaitingUnit>);
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingUnit {
     until: Instant,
     tries: u32,
     error: Arc<CommitError>,
@@ -36,7 +36,7 @@ impl Quarantine {
             }
         };
         let wait = FIRST.saturating_mul(1 << tries.min(16)).min(longest);
-        self.0.insert(id, Waiting { until: now + wait, tries: tries + 1, error });
+        self.0.insert(id, WaitingUnit { until: now + wait, tries: tries + 1, error });
     }
 
     /// Lets a unit out: it changed, went or was accepted.

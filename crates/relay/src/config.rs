@@ -6,7 +6,7 @@ use crate::choose::MAX_TRIES;
 
 /// Settings of a relay. The defaults are those of upstream's mode userspace where it had any.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct RelayConfig {
     /// The number of threads that relay; at least one.
     pub workers: usize,
     /// The time limits of the tries of one connection, against one endpoint after another.
@@ -51,16 +51,16 @@ pub struct Keepalive {
     pub probes: u32,
 }
 
-/// The least number of descriptors that [`Config::fit`] leaves to pipes, the rest of the program and listeners, of which each port of UDP
+/// The least number of descriptors that [`RelayConfig::fit`] leaves to pipes, the rest of the program and listeners, of which each port of UDP
 /// has one; of few descriptors, half.
 const RESERVED: u64 = 1024;
 /// The part of many descriptors that it leaves, as a divisor.
 const RESERVED_PART: u64 = 8;
 
-// === impl Config ===
+// === impl RelayConfig ===
 
-impl Config {
-    /// The number of descriptors with which [`Config::fit`] lowers nothing.
+impl RelayConfig {
+    /// The number of descriptors with which [`RelayConfig::fit`] lowers nothing.
     pub fn descriptors(&self) -> u64 {
         let of_both = (4 * self.max_connections).max(2 * self.max_associations);
         let with_part = |used: u64| used.saturating_mul(RESERVED_PART).div_ceil(RESERVED_PART - 1);
@@ -77,7 +77,7 @@ impl Config {
     }
 }
 
-impl Default for Config {
+impl Default for RelayConfig {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn limits_fit_the_descriptors() {
         let limits = |descriptors| {
-            let mut config = Config::default();
+            let mut config = RelayConfig::default();
             config.fit(descriptors);
             (config.max_connections, config.max_associations)
         };
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(limits(5_024), (1_000, 2_000));
         assert_eq!(limits(1_024), (128, 256));
         assert_eq!(limits(0), (0, 0));
-        let config = Config::default();
+        let config = RelayConfig::default();
         assert_eq!(limits(config.descriptors()), (config.max_connections, config.max_associations));
         assert!(limits(config.descriptors() - 2 * RESERVED) < (config.max_connections, config.max_associations));
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
-pub struct Count(AtomicU64);
+pub struct Counter(AtomicU64);
 
 /// The number of things that exist now, for example open connections.
 #[derive(Debug, Default)]
@@ -14,44 +14,44 @@ pub struct Gauge(AtomicUsize);
 #[derive(Debug, Default)]
 pub struct PortCounters {
     /// Connections that reached an endpoint.
-    pub connections: Count,
+    pub connections: Counter,
     /// Connections that are open, those that are being established included.
     pub open_connections: Gauge,
     /// UDP associations that were made.
-    pub associations: Count,
+    pub associations: Counter,
     /// UDP associations that exist.
     pub open_associations: Gauge,
     /// Connections, or first datagrams, refused because the port has no endpoint.
-    pub refused_without_endpoint: Count,
+    pub refused_without_endpoint: Counter,
     /// Connections, or datagrams, refused because the source ranges don't contain the client.
-    pub refused_sources: Count,
+    pub refused_sources: Counter,
     /// Connections, or first datagrams, refused at the limit of the port or of the relay.
-    pub refused_at_limit: Count,
+    pub refused_at_limit: Counter,
     /// Connections, or first datagrams, for which every try failed.
-    pub failures: Count,
+    pub failures: Counter,
     /// Tries after the first one of a connection or association.
-    pub retries: Count,
+    pub retries: Counter,
     /// Bytes from clients to endpoints.
-    pub bytes_to_endpoints: Count,
+    pub bytes_to_endpoints: Counter,
     /// Bytes from endpoints to clients.
-    pub bytes_to_clients: Count,
+    pub bytes_to_clients: Counter,
     /// Datagrams that a full buffer or an error of a socket has cost.
-    pub dropped_datagrams: Count,
+    pub dropped_datagrams: Counter,
 }
 
 /// The counts of what one endpoint of a service port has served.
 #[derive(Debug, Default)]
 pub struct EndpointCounters {
     /// Established connections, and UDP associations.
-    pub connections: Count,
+    pub connections: Counter,
     /// Those that are open.
     pub open: Gauge,
     /// Tries that were refused or timed out, and associations that an ICMP error ended.
-    pub failures: Count,
+    pub failures: Counter,
     /// Bytes from clients.
-    pub bytes_to_endpoint: Count,
+    pub bytes_to_endpoint: Counter,
     /// Bytes to clients.
-    pub bytes_from_endpoint: Count,
+    pub bytes_from_endpoint: Counter,
 }
 
 /// The counters of the whole relay.
@@ -62,16 +62,16 @@ pub struct Totals {
     /// UDP associations of all ports.
     pub open_associations: Gauge,
     /// Failures to open a listener, and listeners that failed later.
-    pub listener_errors: Count,
+    pub listener_errors: Counter,
     /// Connections to gates that were refused because their original destination is unknown, is the gate itself, or has no route.
-    pub refused_without_route: Count,
+    pub refused_without_route: Counter,
     /// Calls that failed because descriptors or memory for sockets were exhausted.
-    pub exhausted: Count,
+    pub exhausted: Counter,
 }
 
-// === impl Count ===
+// === impl Counter ===
 
-impl Count {
+impl Counter {
     /// The number.
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

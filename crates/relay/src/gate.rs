@@ -22,16 +22,16 @@ pub struct Gate {
 
 /// The ports that a listener serves.
 #[derive(Clone, Debug)]
-pub(crate) enum Target {
+pub(crate) enum ServedPorts {
     /// All connections and datagrams are of this port.
     Port(Arc<Port>),
     /// The port depends on the original destination.
     Gate(Arc<str>, Arc<dyn Route>),
 }
 
-// === impl Target ===
+// === impl ServedPorts ===
 
-impl Target {
+impl ServedPorts {
     /// The name for logs.
     pub(crate) fn name(&self) -> &str {
         match self {

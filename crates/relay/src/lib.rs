@@ -40,8 +40,8 @@ mod worker;
 
 pub use balancer::{Balancer, DEFAULT_PENALTY};
 pub use choose::{Choice, Choose, MAX_TRIES};
-pub use config::{Config, Keepalive, Removal};
-pub use counters::{Count, EndpointCounters, Gauge, PortCounters, Totals};
+pub use config::{Keepalive, RelayConfig, Removal};
+pub use counters::{Counter, EndpointCounters, Gauge, PortCounters, Totals};
 pub use endpoint::Endpoint;
 pub use gate::Gate;
 pub use handover::{Inheritance, InvalidName, SocketName};

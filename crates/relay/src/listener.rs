@@ -10,7 +10,7 @@ use tokio::net::UdpSocket;
 use tokio::time::sleep;
 
 use crate::config::Keepalive;
-use crate::gate::Target;
+use crate::gate::ServedPorts;
 use crate::port::Port;
 use crate::protocol::Protocol;
 use crate::socket::{self, Bind};
@@ -55,12 +55,12 @@ pub struct ListenerError {
 /// The state that the task of a listener shares with its owner.
 #[derive(Debug)]
 pub(crate) struct ListenerStatus {
-    target: RwLock<Target>,
-    state: Mutex<State>,
+    target: RwLock<ServedPorts>,
+    state: Mutex<SocketState>,
 }
 
 #[derive(Debug)]
-enum State {
+enum SocketState {
     Open(Serving),
     Failed(ListenerError),
     Lost(ListenerError),
@@ -107,57 +107,57 @@ impl From<io::Error> for ListenerError {
 
 impl ListenerStatus {
     /// A listener that is open or not; `is_tried_again`: it is opened again after a failure.
-    pub(crate) fn new(target: Target, opened: Result<&Serving, &ListenerError>, is_tried_again: bool) -> Self {
+    pub(crate) fn new(target: ServedPorts, opened: Result<&Serving, &ListenerError>, is_tried_again: bool) -> Self {
         let state = match opened {
-            Ok(serving) => State::Open(serving.clone()),
-            Err(error) if is_tried_again => State::Failed(error.clone()),
-            Err(error) => State::Lost(error.clone()),
+            Ok(serving) => SocketState::Open(serving.clone()),
+            Err(error) if is_tried_again => SocketState::Failed(error.clone()),
+            Err(error) => SocketState::Lost(error.clone()),
         };
         Self { target: RwLock::new(target), state: Mutex::new(state) }
     }
 
-    pub(crate) fn target(&self) -> Target {
+    pub(crate) fn target(&self) -> ServedPorts {
         self.target.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// New connections are of this target.
-    pub(crate) fn serve(&self, target: Target) {
+    pub(crate) fn serve(&self, target: ServedPorts) {
         *self.target.write().unwrap_or_else(PoisonError::into_inner) = target;
     }
 
     pub(crate) fn state(&self) -> ListenerState {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Open(serving) => match serving.address() {
+            SocketState::Open(serving) => match serving.address() {
                 Ok(address) => ListenerState::Open(address),
                 Err(error) => ListenerState::Failed(error.into()),
             },
-            State::Failed(error) => ListenerState::Failed(error.clone()),
-            State::Lost(error) => ListenerState::Lost(error.clone()),
+            SocketState::Failed(error) => ListenerState::Failed(error.clone()),
+            SocketState::Lost(error) => ListenerState::Lost(error.clone()),
         }
     }
 
     /// Why it is not open; `None` if it is. Without a system call.
     pub(crate) fn error(&self) -> Option<ListenerError> {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Open(_) => None,
-            State::Failed(error) | State::Lost(error) => Some(error.clone()),
+            SocketState::Open(_) => None,
+            SocketState::Failed(error) | SocketState::Lost(error) => Some(error.clone()),
         }
     }
 
     /// A duplicate of the socket, if it is open.
     pub(crate) fn socket(&self) -> Option<io::Result<OpenSocket>> {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Open(serving) => Some(serving.duplicate()),
-            State::Failed(_) | State::Lost(_) => None,
+            SocketState::Open(serving) => Some(serving.duplicate()),
+            SocketState::Failed(_) | SocketState::Lost(_) => None,
         }
     }
 
     /// Closes the socket as soon as its task has ended.
     pub(crate) fn close(&self) {
-        self.set(State::Lost(ListenerError::gone("removed")));
+        self.set(SocketState::Lost(ListenerError::gone("removed")));
     }
 
-    fn set(&self, state: State) {
+    fn set(&self, state: SocketState) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 }
@@ -256,7 +256,7 @@ pub(crate) async fn run(
             let error = serve(&open, &status, &workers, at).await;
             worker.context.totals.listener_errors.increment();
             tracing::warn!(%error, listener = status.target().name(), "a listener has failed");
-            let state = if reopening.is_some() { State::Failed } else { State::Lost };
+            let state = if reopening.is_some() { SocketState::Failed } else { SocketState::Lost };
             status.set(state(error.into()));
             [pause, _] = PAUSES;
         }
@@ -266,12 +266,12 @@ pub(crate) async fn run(
         match Serving::open(protocol, address, reuse_port, worker.context.config.keepalive) {
             Ok(open) => {
                 tracing::info!(%address, listener = status.target().name(), "a listener is open after it had failed");
-                status.set(State::Open(open.clone()));
+                status.set(SocketState::Open(open.clone()));
                 serving = Some(open);
             }
             Err(error) => {
                 worker.context.totals.listener_errors.increment();
-                status.set(State::Failed(ListenerError::of_address(protocol, address, &error)));
+                status.set(SocketState::Failed(ListenerError::of_address(protocol, address, &error)));
             }
         }
     }

@@ -36,7 +36,7 @@ pub(crate) enum Refusal {
 
 /// The kind of what is counted by a [`Permit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum PermitKind {
     /// a TCP connection
     Connection,
     /// a UDP association
@@ -48,7 +48,7 @@ pub(crate) enum Kind {
 pub(crate) struct Permit {
     port: Arc<Port>,
     totals: Arc<Totals>,
-    kind: Kind,
+    kind: PermitKind,
 }
 
 // === impl Port ===
@@ -115,7 +115,7 @@ impl Port {
 
 impl Permit {
     /// Counts a connection or association, unless the port or the relay, which may have `limit` of them, is full.
-    pub(crate) fn new(port: &Arc<Port>, totals: &Arc<Totals>, kind: Kind, limit: usize) -> Result<Self, Refusal> {
+    pub(crate) fn new(port: &Arc<Port>, totals: &Arc<Totals>, kind: PermitKind, limit: usize) -> Result<Self, Refusal> {
         let (of_port, of_all) = gauges(port, totals, kind);
         if !of_all.enter(limit) {
             return Err(Refusal::Limit);
@@ -140,9 +140,9 @@ impl Drop for Permit {
     }
 }
 
-fn gauges<'a>(port: &'a Port, totals: &'a Totals, kind: Kind) -> (&'a Gauge, &'a Gauge) {
+fn gauges<'a>(port: &'a Port, totals: &'a Totals, kind: PermitKind) -> (&'a Gauge, &'a Gauge) {
     match kind {
-        Kind::Connection => (&port.counters.open_connections, &totals.open_connections),
-        Kind::Association => (&port.counters.open_associations, &totals.open_associations),
+        PermitKind::Connection => (&port.counters.open_connections, &totals.open_connections),
+        PermitKind::Association => (&port.counters.open_associations, &totals.open_associations),
     }
 }

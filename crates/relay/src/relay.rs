@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 
 use crate::balancer::Balancer;
-use crate::config::{Config, Removal};
+use crate::config::{RelayConfig, Removal};
 use crate::counters::Totals;
 use crate::endpoint::Endpoint;
-use crate::gate::{Gate, Target};
+use crate::gate::{Gate, ServedPorts};
 use crate::listener::{self, Listener, ListenerError, ListenerState, ListenerStatus, Reopening, Serving};
 use crate::protocol::Protocol;
 use crate::socket::Bind;
@@ -35,7 +35,7 @@ pub struct ListenerId(pub u64);
 /// dropped, the threads stop and open connections are reset.
 #[derive(Debug)]
 pub struct Relay {
-    config: Arc<Config>,
+    config: Arc<RelayConfig>,
     totals: Arc<Totals>,
     workers: Arc<[WorkerHandle]>,
     next_worker: AtomicUsize,
@@ -61,7 +61,7 @@ impl Relay {
     ///
     /// # Errors
     /// The system's error if descriptors are exhausted.
-    pub fn new(config: Config) -> io::Result<(Self, Vec<Worker>)> {
+    pub fn new(config: RelayConfig) -> io::Result<(Self, Vec<Worker>)> {
         let (config, totals) = (Arc::new(config), Arc::new(Totals::default()));
         let workers: Vec<_> =
             (0..config.workers.max(1)).map(|_| Worker::new(&config, &totals)).collect::<io::Result<_>>()?;
@@ -88,16 +88,16 @@ impl Relay {
     /// Returns its state: one that can't be opened is tried again. A socket given open always replaces a listener, an inherited one
     /// as an address does.
     pub fn add(&self, id: ListenerId, listener: Listener) -> ListenerState {
-        self.insert(id, listener.protocol, listener.bind, Target::Port(listener.port))
+        self.insert(id, listener.protocol, listener.bind, ServedPorts::Port(listener.port))
     }
 
     /// Adds a gate, which is a listener in all other respects, with an identity among those of listeners. As [`Self::add`]: one that has
     /// the same address is not touched, except that its new connections follow the given route.
     pub fn add_gate(&self, id: ListenerId, gate: Gate) -> ListenerState {
-        self.insert(id, Protocol::Tcp, gate.bind, Target::Gate(gate.name.into(), gate.route))
+        self.insert(id, Protocol::Tcp, gate.bind, ServedPorts::Gate(gate.name.into(), gate.route))
     }
 
-    fn insert(&self, id: ListenerId, protocol: Protocol, bind: Bind, target: Target) -> ListenerState {
+    fn insert(&self, id: ListenerId, protocol: Protocol, bind: Bind, target: ServedPorts) -> ListenerState {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         if self.has_ended.load(Ordering::Relaxed) {
             return ListenerState::Lost(ListenerError::gone("the relay has ended"));
@@ -189,7 +189,7 @@ impl Relay {
     }
 
     /// Replaces the endpoints of a port's balancer. From now on no connection is made to others. The established ones of those that are
-    /// `kept` stay as they are, all others are treated as [`Config::removal`] says.
+    /// `kept` stay as they are, all others are treated as [`RelayConfig::removal`] says.
     pub fn replace_endpoints(
         &self,
         balancer: &Balancer,

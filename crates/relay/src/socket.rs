@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-use crate::config::{Config, Keepalive};
+use crate::config::{Keepalive, RelayConfig};
 use crate::protocol::Protocol;
 use crate::system::{self, OpenSocket};
 
@@ -84,7 +84,7 @@ pub(crate) fn prepare_datagrams(socket: UdpSocket) -> io::Result<UdpSocket> {
 }
 
 /// Starts to connect to an endpoint, without waiting.
-pub(crate) fn connect(address: SocketAddr, config: &Config) -> io::Result<TcpStream> {
+pub(crate) fn connect(address: SocketAddr, config: &RelayConfig) -> io::Result<TcpStream> {
     let socket = system::open_connecting(address)?;
     socket.set_tcp_nodelay(true)?;
     system::set_keepalive(&socket, config.keepalive)?;
@@ -96,7 +96,7 @@ pub(crate) fn connect(address: SocketAddr, config: &Config) -> io::Result<TcpStr
 }
 
 /// Opens a UDP socket for datagrams to an endpoint.
-pub(crate) fn connect_datagrams(endpoint: SocketAddr, config: &Config) -> io::Result<UdpSocket> {
+pub(crate) fn connect_datagrams(endpoint: SocketAddr, config: &RelayConfig) -> io::Result<UdpSocket> {
     let socket = system::open_datagrams(endpoint)?;
     system::set_mark(&socket, config.mark)?;
     socket.connect(&endpoint.into())?;

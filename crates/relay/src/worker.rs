@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Notify;
 
-use crate::config::Config;
+use crate::config::RelayConfig;
 use crate::copy::Pipes;
 use crate::counters::Totals;
 use crate::system::Datagrams;
@@ -22,8 +22,8 @@ pub struct Worker {
 
 /// The state that the tasks of one thread share.
 #[derive(Debug)]
-pub(crate) struct Context {
-    pub(crate) config: Arc<Config>,
+pub(crate) struct WorkerContext {
+    pub(crate) config: Arc<RelayConfig>,
     pub(crate) totals: Arc<Totals>,
     pub(crate) pipes: Pipes,
     /// Buffers for datagrams; a task holds them only between two waits.
@@ -36,17 +36,17 @@ pub(crate) struct Context {
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerHandle {
     pub(crate) runtime: Handle,
-    pub(crate) context: Arc<Context>,
+    pub(crate) context: Arc<WorkerContext>,
     stop: Arc<Notify>,
 }
 
 // === impl Worker ===
 
 impl Worker {
-    pub(crate) fn new(config: &Arc<Config>, totals: &Arc<Totals>) -> io::Result<(Self, WorkerHandle)> {
+    pub(crate) fn new(config: &Arc<RelayConfig>, totals: &Arc<Totals>) -> io::Result<(Self, WorkerHandle)> {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let stop = Arc::new(Notify::new());
-        let context = Arc::new(Context {
+        let context = Arc::new(WorkerContext {
             config: Arc::clone(config),
             totals: Arc::clone(totals),
             pipes: Pipes::new(config.splice),

@@ -1,13 +1,13 @@
 //! Writes chains and sets of source ranges to a transaction.
 
-use ferry_kernel::nft;
+use ferry_kernel::nft::{self, NftBatch};
 
 use crate::Rules;
 use crate::fields::address_bytes;
 use crate::sources::Ranges;
 
 /// Writes the rules of a chain. A created chain may exist already, idle and with rules: they are flushed.
-pub fn fill_chain(batch: &mut nft::Batch, name: &str, rules: &Rules) {
+pub fn fill_chain(batch: &mut NftBatch, name: &str, rules: &Rules) {
     batch.flush_chain(name);
     for rule in &*rules.0 {
         batch.add_rule(name, &rule.exprs);
@@ -16,7 +16,7 @@ pub fn fill_chain(batch: &mut nft::Batch, name: &str, rules: &Rules) {
 
 /// Writes a set of source ranges. Elements that exist under its name are flushed first, so that no intervals overlap. The
 /// kernel inserts intervals fastest in ascending order.
-pub fn fill_set(batch: &mut nft::Batch, set: &nft::Set, ranges: &Ranges) {
+pub fn fill_set(batch: &mut NftBatch, set: &nft::Set, ranges: &Ranges) {
     batch.add_set(set);
     batch.flush_set(&set.name);
     for (first, end) in ranges.keys() {

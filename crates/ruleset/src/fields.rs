@@ -17,7 +17,7 @@ pub struct Bytes {
 
 /// Reads the fields of a key or value one by one. Each is `None` if the bytes left are too few.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader<'a> {
+pub struct FieldReader<'a> {
     /// of the addresses
     pub family: Family,
     /// unread
@@ -83,9 +83,9 @@ impl Bytes {
     }
 }
 
-// === impl Reader ===
+// === impl FieldReader ===
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     /// The next field, without the padding behind it. A key of one field has no padding.
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (field, rest) = self.bytes.split_at_checked(len)?;
@@ -136,14 +136,14 @@ pub fn endpoint_bytes(endpoint: Endpoint) -> Bytes {
 
 /// Decodes a map value that is an endpoint.
 pub fn endpoint(family: Family, bytes: &[u8]) -> Option<Endpoint> {
-    let mut reader = Reader { family, bytes };
+    let mut reader = FieldReader { family, bytes };
     let endpoint = Endpoint { address: reader.address()?, port: reader.port()? };
     reader.bytes.is_empty().then_some(endpoint)
 }
 
 /// Decodes a key that is one address.
 pub fn address(family: Family, key: &[u8]) -> Option<IpAddr> {
-    let mut reader = Reader { family, bytes: key };
+    let mut reader = FieldReader { family, bytes: key };
     reader.address().filter(|_| reader.bytes.is_empty())
 }
 
@@ -162,7 +162,7 @@ mod tests {
     fn the_longest_key_has_room_and_what_does_not_fit_is_ignored() {
         let address = address_of(Family::V6);
         let key = Bytes::new().address(address).protocol(Protocol::Udp).port(53).address(address);
-        let mut reader = Reader { family: Family::V6, bytes: key.as_slice() };
+        let mut reader = FieldReader { family: Family::V6, bytes: key.as_slice() };
         let read = (reader.address(), reader.protocol(), reader.port(), reader.address());
         assert_eq!(read, (Some(address), Some(Protocol::Udp), Some(53), Some(address)));
         assert!(reader.bytes.is_empty());

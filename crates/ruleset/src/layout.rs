@@ -8,7 +8,7 @@ use crate::rules::keyword;
 
 /// One part of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum KeyPart {
     /// an address of the table's family
     Address,
     /// the number of a transport protocol
@@ -36,7 +36,7 @@ pub enum Data {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// the fields of a key
-    pub key: &'static [Part],
+    pub key: &'static [KeyPart],
     /// the values
     pub data: Data,
     /// elements are ranges: for each field, if the key has several
@@ -47,9 +47,9 @@ pub struct Layout {
     pub size: Option<u32>,
 }
 
-// === impl Part ===
+// === impl KeyPart ===
 
-impl Part {
+impl KeyPart {
     fn data_type(self, family: Family) -> u32 {
         match (self, family) {
             (Self::Address, Family::V4) => data_type::IPV4_ADDR,
@@ -117,7 +117,7 @@ impl Part {
 
 impl Layout {
     /// A set, or a map, of this key without flags and size.
-    pub const fn new(key: &'static [Part], data: Data) -> Self {
+    pub const fn new(key: &'static [KeyPart], data: Data) -> Self {
         Self { key, data, interval: false, expires: false, size: None }
     }
 
@@ -125,7 +125,7 @@ impl Layout {
     pub fn set(&self, name: String, family: Family) -> nft::Set {
         let fields: Vec<u32> = self.key.iter().map(|field| field.data_type(family)).collect();
         let lens: Vec<u32> = self.key.iter().map(|field| field.len(family)).collect();
-        let address = Part::Address;
+        let address = KeyPart::Address;
         let endpoint_type = concat_type(&[address.data_type(family), data_type::INET_SERVICE]);
         let concat = self.interval && self.key.len() > 1;
         nft::Set {
@@ -154,7 +154,7 @@ impl Layout {
         if !self.has_numbers() {
             return Vec::new();
         }
-        let exprs = |parts: &[Part]| match parts {
+        let exprs = |parts: &[KeyPart]| match parts {
             [part] => part.typeof_expr(family),
             parts => TypeofExpr::Concat(parts.iter().map(|part| part.typeof_expr(family)).collect()),
         };
@@ -166,8 +166,8 @@ impl Layout {
     /// (`typeof`).
     pub(crate) fn declaration(&self, family: Family) -> String {
         let numbers = self.has_numbers();
-        let of = |part: &Part| if numbers { part.expression(family) } else { part.type_name(family) };
-        let join = |parts: &[Part]| parts.iter().map(of).collect::<Vec<_>>().join(" . ");
+        let of = |part: &KeyPart| if numbers { part.expression(family) } else { part.type_name(family) };
+        let join = |parts: &[KeyPart]| parts.iter().map(of).collect::<Vec<_>>().join(" . ");
         let data = match self.data {
             Data::None => String::new(),
             Data::Verdict => " : verdict".to_owned(),
@@ -182,13 +182,13 @@ impl Layout {
 }
 
 /// The parts of an endpoint.
-const ENDPOINT: &[Part] = &[Part::Address, Part::Port];
+const ENDPOINT: &[KeyPart] = &[KeyPart::Address, KeyPart::Port];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const KEY: &[Part] = &[Part::Address, Part::Protocol, Part::Port, Part::Address];
+    const KEY: &[KeyPart] = &[KeyPart::Address, KeyPart::Protocol, KeyPart::Port, KeyPart::Address];
 
     #[test]
     fn a_key_of_several_fields_is_padded_and_its_ranges_need_the_fields_lengths() {
@@ -209,7 +209,7 @@ mod tests {
         let plain = Layout::new(&KEY[..3], Data::Verdict);
         assert_eq!(plain.declaration(Family::V6), "type ipv6_addr . inet_proto . inet_service : verdict");
         assert!(plain.set("plain".to_owned(), Family::V6).userdata.is_empty());
-        let slots = Layout::new(&[Part::Port, Part::Slot(9)], Data::Endpoint);
+        let slots = Layout::new(&[KeyPart::Port, KeyPart::Slot(9)], Data::Endpoint);
         assert_eq!(slots.declaration(Family::V4), "typeof th dport . numgen random mod 9 : ip daddr . th dport");
         assert!(!slots.set("slots".to_owned(), Family::V4).userdata.is_empty());
     }

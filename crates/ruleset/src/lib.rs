@@ -30,4 +30,4 @@ pub mod text;
 pub mod trace;
 pub mod watch;
 
-pub use rule::{Rule, Rules};
+pub use rule::{Rules, TableRule};

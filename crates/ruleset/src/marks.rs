@@ -1,6 +1,6 @@
 //! Positions of the operations of a batch in its transaction, to map the kernel's errors to operations.
 
-use ferry_kernel::nft;
+use ferry_kernel::nft::{self, NftBatch};
 use ferry_plane::Op;
 
 /// Positions of the operations in a transaction, ascending.
@@ -10,7 +10,7 @@ pub struct Marks(Vec<Mark>);
 /// Position of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// the transaction's position ([`nft::Batch::position`]) before the operation was written
+    /// the transaction's position ([`NftBatch::position`]) before the operation was written
     pub position: usize,
     /// the list of the batch that holds the object
     pub op: Op,
@@ -28,7 +28,7 @@ impl Marks {
 
     /// Writes each of these objects, the list `op` of a batch, to a transaction, and records the positions of those that add
     /// anything to it.
-    pub fn write<O>(&mut self, batch: &mut nft::Batch, op: Op, objects: &[O], write: impl Fn(&mut nft::Batch, &O)) {
+    pub fn write<O>(&mut self, batch: &mut NftBatch, op: Op, objects: &[O], write: impl Fn(&mut NftBatch, &O)) {
         for (index, object) in objects.iter().enumerate() {
             let position = batch.position();
             write(batch, object);
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn an_error_is_about_the_operation_at_its_place() {
-        let mut batch = nft::Batch::new(Family::V4, "ours");
+        let mut batch = NftBatch::new(Family::V4, "ours");
         let mut marks = Marks::default();
         let sets = ["a", "b", "unwritten"];
         marks.write(&mut batch, Op::Delete, &sets, |batch, set| {

@@ -4,7 +4,7 @@
 use std::io;
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::{self, CommitFailure, Socket};
+use ferry_kernel::nft::{self, CommitFailure, NftBatch, NftSocket};
 use ferry_plane::CommitError;
 
 use crate::Rules;
@@ -33,7 +33,7 @@ impl Probe<'_> {
     ///
     /// # Errors
     /// [`CommitError::Unusable`] that names the first object that the kernel refuses; otherwise the system's error.
-    pub fn run(&self, socket: &mut Socket, family: Family) -> Result<(), CommitError> {
+    pub fn run(&self, socket: &mut NftSocket, family: Family) -> Result<(), CommitError> {
         let (batch, steps) = self.transaction(family);
         match socket.commit(batch) {
             Ok(_) => Ok(()),
@@ -54,8 +54,8 @@ impl Probe<'_> {
     }
 
     /// The transaction, and a description of each step by its position.
-    fn transaction(&self, family: Family) -> (nft::Batch, Vec<(usize, String)>) {
-        let mut batch = nft::Batch::new(family, PROBE_TABLE);
+    fn transaction(&self, family: Family) -> (NftBatch, Vec<(usize, String)>) {
+        let mut batch = NftBatch::new(family, PROBE_TABLE);
         let mut steps = vec![(batch.position(), "a table".to_owned())];
         batch.add_table(None);
         for set in self.sets {

@@ -5,18 +5,18 @@ use std::hash::Hash;
 use std::io;
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::{self, Element, Socket};
+use ferry_kernel::nft::{self, Element, NftSocket};
 
 use crate::fields::Bytes;
 use crate::sources::Ranges;
-use crate::{Rule, Rules};
+use crate::{Rules, TableRule};
 
 /// Most elements that one read queries one by one. A set whose keys exceed the rest of this number is dumped.
 const SINGLE_READS: usize = 64;
 
 /// Owner of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Owner {
+pub enum TableOwner {
     /// this mode, with this layout
     Ours,
     /// another mode, upstream, another layout, or it has objects that this mode never makes: it is replaced as a whole
@@ -26,7 +26,7 @@ pub enum Owner {
 /// Reads one family's table.
 #[derive(Debug)]
 pub struct TableReader<'a> {
-    socket: &'a mut Socket,
+    socket: &'a mut NftSocket,
     family: Family,
     table: &'static str,
     /// elements that may still be queried one by one
@@ -37,7 +37,7 @@ pub struct TableReader<'a> {
 
 impl<'a> TableReader<'a> {
     /// A reader of the table of this name.
-    pub fn new(socket: &'a mut Socket, family: Family, table: &'static str) -> Self {
+    pub fn new(socket: &'a mut NftSocket, family: Family, table: &'static str) -> Self {
         Self { socket, family, table, single_reads: SINGLE_READS }
     }
 
@@ -45,10 +45,10 @@ impl<'a> TableReader<'a> {
     ///
     /// # Errors
     /// The system's error.
-    pub fn owner(&mut self, comment: &str) -> io::Result<Option<Owner>> {
+    pub fn owner(&mut self, comment: &str) -> io::Result<Option<TableOwner>> {
         Ok(self.socket.table(self.family, self.table)?.map(|table| {
             let ours = table.comment.as_deref() == Some(comment) && !table.dormant;
-            if ours { Owner::Ours } else { Owner::Foreign }
+            if ours { TableOwner::Ours } else { TableOwner::Foreign }
         }))
     }
 
@@ -74,9 +74,9 @@ impl<'a> TableReader<'a> {
         &mut self,
         known: impl Fn(&str) -> Option<(N, nft::Chain)>,
     ) -> io::Result<Option<BTreeMap<N, Rules>>> {
-        let mut rules: HashMap<String, Vec<Rule>> = HashMap::new();
+        let mut rules: HashMap<String, Vec<TableRule>> = HashMap::new();
         for (chain, rule) in self.socket.rules(self.family, self.table, None)? {
-            rules.entry(chain).or_default().push(Rule { exprs: rule.exprs, text: String::new() });
+            rules.entry(chain).or_default().push(TableRule { exprs: rule.exprs, text: String::new() });
         }
         let ours = |chain: &nft::Chain| {
             let (name, shape) = known(&chain.name)?;

@@ -8,11 +8,11 @@ use ferry_kernel::nft;
 
 /// The rules of a chain, in order. Chains of one name mostly share an allocation, which makes comparisons cheap.
 #[derive(Clone, Debug, Eq)]
-pub struct Rules(pub Arc<[Rule]>);
+pub struct Rules(pub Arc<[TableRule]>);
 
 /// One rule, as expressions and as text. Compared by its expressions.
 #[derive(Clone, Debug, Eq)]
-pub struct Rule {
+pub struct TableRule {
     /// the expressions that the kernel evaluates
     pub exprs: Vec<nft::Expr>,
     /// the rule in the language of the `nft` tool; empty if it was read back
@@ -54,28 +54,28 @@ impl PartialOrd for Rules {
     }
 }
 
-// === impl Rule ===
+// === impl TableRule ===
 
-impl PartialEq for Rule {
+impl PartialEq for TableRule {
     fn eq(&self, other: &Self) -> bool {
         self.exprs == other.exprs
     }
 }
 
-impl Ord for Rule {
+impl Ord for TableRule {
     fn cmp(&self, other: &Self) -> Ordering {
         self.exprs.cmp(&other.exprs)
     }
 }
 
-impl PartialOrd for Rule {
+impl PartialOrd for TableRule {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
 /// Its text, or its expressions in brackets if it was read back.
-impl fmt::Display for Rule {
+impl fmt::Display for TableRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.text.is_empty() { f.write_str(&nft::expressions_text(&self.exprs)) } else { f.write_str(&self.text) }
     }

@@ -13,7 +13,7 @@ use ferry_kernel::nft::{CmpOp, CtKey, DynsetOp, Expr, FibAddress, MetaKey, Paylo
 use ferry_model::LocalDetector;
 use field::{address_words, destination_offset, source_offset};
 
-use crate::Rule;
+use crate::TableRule;
 
 pub(crate) use field::keyword;
 pub use field::{Field, NODE_PORT, VIP};
@@ -286,7 +286,7 @@ impl RuleWriter {
     // --- ends
 
     /// Applies the verdict that a map holds for the packet's key; without one, the packet goes on to the next rule.
-    pub fn verdict_map(mut self, key: &[Field], map: impl Display) -> Rule {
+    pub fn verdict_map(mut self, key: &[Field], map: impl Display) -> TableRule {
         self.load(key, FIRST.0);
         self.lookup(&map, Some(Reg::VERDICT), false);
         let key = self.key_text(key);
@@ -294,7 +294,7 @@ impl RuleWriter {
     }
 
     /// Translates the destination to the endpoint that a map holds for the packet's key.
-    pub fn translate(mut self, key: &[Field], map: impl Display) -> Rule {
+    pub fn translate(mut self, key: &[Field], map: impl Display) -> TableRule {
         self.load(key, FIRST.0);
         self.lookup(&map, Some(FIRST), false);
         let port = Reg(FIRST.0 + address_words(self.family));
@@ -304,19 +304,19 @@ impl RuleWriter {
     }
 
     /// Translates the source to an address of the outgoing interface.
-    pub fn masquerade(mut self) -> Rule {
+    pub fn masquerade(mut self) -> TableRule {
         self.exprs.push(Expr::Masquerade { fully_random: true });
         self.say("masquerade fully-random").end()
     }
 
     /// Rejects with a TCP reset.
-    pub fn reset(mut self) -> Rule {
+    pub fn reset(mut self) -> TableRule {
         self.exprs.push(Expr::RejectTcpReset);
         self.say("reject with tcp reset").end()
     }
 
     /// Rejects with ICMP port unreachable.
-    pub fn reject(mut self) -> Rule {
+    pub fn reject(mut self) -> TableRule {
         // Port unreachable: code 3 of ICMP, 4 of ICMPv6.
         let code = match self.family {
             Family::V4 => 3,
@@ -327,38 +327,38 @@ impl RuleWriter {
     }
 
     /// Accepts the packet at this hook.
-    pub fn accept(mut self) -> Rule {
+    pub fn accept(mut self) -> TableRule {
         self.exprs.push(Expr::Verdict(Verdict::Accept));
         self.say("accept").end()
     }
 
     /// Drops the packet.
-    pub fn drop_it(mut self) -> Rule {
+    pub fn drop_it(mut self) -> TableRule {
         self.exprs.push(Expr::Verdict(Verdict::Drop));
         self.say("drop").end()
     }
 
     /// Returns to the calling chain.
-    pub fn return_it(mut self) -> Rule {
+    pub fn return_it(mut self) -> TableRule {
         self.exprs.push(Expr::Verdict(Verdict::Return));
         self.say("return").end()
     }
 
     /// Continues in a chain, without return.
-    pub fn goto(mut self, chain: impl Display) -> Rule {
+    pub fn goto(mut self, chain: impl Display) -> TableRule {
         self.exprs.push(Expr::Verdict(Verdict::Goto(chain.to_string())));
         self.say(format_args!("goto {chain}")).end()
     }
 
     /// Continues in a chain, and returns from it.
-    pub fn jump(mut self, chain: impl Display) -> Rule {
+    pub fn jump(mut self, chain: impl Display) -> TableRule {
         self.exprs.push(Expr::Verdict(Verdict::Jump(chain.to_string())));
         self.say(format_args!("jump {chain}")).end()
     }
 
     /// Ends a rule whose last step is a statement.
-    pub fn end(self) -> Rule {
-        Rule { exprs: self.exprs, text: self.text }
+    pub fn end(self) -> TableRule {
+        TableRule { exprs: self.exprs, text: self.text }
     }
 
     // --- parts

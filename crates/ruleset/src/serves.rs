@@ -8,7 +8,7 @@ use ferry_model::{FrontendAddr, NodePortAddresses};
 use ferry_plane::Served;
 
 use crate::rules::{Field, NODE_PORT, RuleWriter};
-use crate::{Rule, Rules};
+use crate::{Rules, TableRule};
 
 /// The rule that looks up node ports in the map `ports`, on the addresses that serve them: all local ones, or those of the set
 /// `listed`.
@@ -17,7 +17,7 @@ pub fn node_port_rule(
     addresses: &NodePortAddresses,
     listed: impl Display,
     ports: impl Display,
-) -> Rule {
+) -> TableRule {
     match addresses {
         NodePortAddresses::All => everywhere_rule(family, ports),
         NodePortAddresses::Only(_) => {
@@ -26,7 +26,7 @@ pub fn node_port_rule(
     }
 }
 
-fn everywhere_rule(family: Family, ports: impl Display) -> Rule {
+fn everywhere_rule(family: Family, ports: impl Display) -> TableRule {
     let local = RuleWriter::new(family).address_is_local(FibAddress::Destination, true);
     local.destination_not_loopback().verdict_map(NODE_PORT, ports)
 }

@@ -14,7 +14,7 @@ use ferry_plane::PacketPath;
 use crate::fields;
 use crate::rules::octets;
 use crate::sources::Ranges;
-use crate::{Rule, Rules};
+use crate::{Rules, TableRule};
 
 /// `RTN_LOCAL` and `RTN_UNICAST` of linux/rtnetlink.h.
 const RTN_LOCAL: u32 = 2;
@@ -99,7 +99,7 @@ pub enum End {
 }
 
 /// The result of a rule.
-enum Step {
+enum RuleResult {
     Go(Go),
     End(End),
 }
@@ -270,12 +270,12 @@ impl<'a> Walk<'a> {
         };
         for rule in &*rules.0 {
             match self.rule(rule, depth) {
-                Some(Step::End(end)) => return end,
-                Some(Step::Go(Go::Accept)) => return End::Accept,
-                Some(Step::Go(Go::Drop)) => return End::Drop,
-                Some(Step::Go(Go::Return)) => return End::Return,
-                Some(Step::Go(Go::Goto(chain))) => return self.chain(&chain, depth + 1),
-                Some(Step::Go(Go::Jump(chain))) => match self.chain(&chain, depth + 1) {
+                Some(RuleResult::End(end)) => return end,
+                Some(RuleResult::Go(Go::Accept)) => return End::Accept,
+                Some(RuleResult::Go(Go::Drop)) => return End::Drop,
+                Some(RuleResult::Go(Go::Return)) => return End::Return,
+                Some(RuleResult::Go(Go::Goto(chain))) => return self.chain(&chain, depth + 1),
+                Some(RuleResult::Go(Go::Jump(chain))) => match self.chain(&chain, depth + 1) {
                     End::Return => {}
                     end => return end,
                 },
@@ -286,7 +286,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Runs one rule; `None` if it doesn't match or has no verdict.
-    fn rule(&mut self, rule: &Rule, depth: usize) -> Option<Step> {
+    fn rule(&mut self, rule: &TableRule, depth: usize) -> Option<RuleResult> {
         self.registers = [0; REGISTERS];
         self.found.clear();
         self.skipped = false;
@@ -301,7 +301,7 @@ impl<'a> Walk<'a> {
 
     /// Runs the expressions of a rule: the outer `None` if one doesn't match, the inner one if none has a verdict.
     #[expect(clippy::option_option, reason = "as `expr`")]
-    fn exprs(&mut self, exprs: &[Expr]) -> Option<Option<Step>> {
+    fn exprs(&mut self, exprs: &[Expr]) -> Option<Option<RuleResult>> {
         for expr in exprs {
             let end = self.expr(expr)?;
             if end.is_some() {
@@ -312,7 +312,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Records a rule that matched, and the elements that it found.
-    fn note(&mut self, rule: &Rule, depth: usize) {
+    fn note(&mut self, rule: &TableRule, depth: usize) {
         self.path.step(depth + 1, rule);
         for element in self.found.drain(..) {
             self.path.step(depth + 2, element);
@@ -321,7 +321,7 @@ impl<'a> Walk<'a> {
 
     /// Runs one expression: the outer `None` ends the rule, the inner one goes on.
     #[expect(clippy::option_option, reason = "a rule that ends and one that goes on differ")]
-    fn expr(&mut self, expr: &Expr) -> Option<Option<Step>> {
+    fn expr(&mut self, expr: &Expr) -> Option<Option<RuleResult>> {
         match expr {
             Expr::Payload { dreg, base, offset, len } => {
                 let field = self.payload(*base, *offset, *len)?;
@@ -369,10 +369,10 @@ impl<'a> Walk<'a> {
             Expr::Dnat { address, port, .. } => return Some(Some(self.dnat(address.0, port.map(|port| port.0)))),
             Expr::Masquerade { .. } => {
                 self.masqueraded = true;
-                return Some(Some(Step::End(End::Accept)));
+                return Some(Some(RuleResult::End(End::Accept)));
             }
-            Expr::RejectTcpReset | Expr::RejectIcmp { .. } => return Some(Some(Step::End(End::Reject))),
-            Expr::Verdict(go) => return Some(Some(Step::Go(go.clone()))),
+            Expr::RejectTcpReset | Expr::RejectIcmp { .. } => return Some(Some(RuleResult::End(End::Reject))),
+            Expr::Verdict(go) => return Some(Some(RuleResult::Go(go.clone()))),
             Expr::Opaque { name, .. } if WITHOUT_EFFECT.contains(&name.as_str()) => {}
             Expr::Opaque { .. } => {
                 self.skipped = true;
@@ -383,7 +383,7 @@ impl<'a> Walk<'a> {
     }
 
     #[expect(clippy::option_option, reason = "as `expr`")]
-    fn look(&mut self, set: &str, sreg: u32, dreg: Option<u32>, invert: bool) -> Option<Option<Step>> {
+    fn look(&mut self, set: &str, sreg: u32, dreg: Option<u32>, invert: bool) -> Option<Option<RuleResult>> {
         let found = self.world.key_len(set).and_then(|len| self.world.lookup(set, &self.load(sreg, len)));
         if invert {
             return found.is_none().then_some(None);
@@ -393,7 +393,7 @@ impl<'a> Walk<'a> {
             self.found.push(object.to_string());
         }
         match (data, dreg) {
-            (Data::Go(go), Some(0)) => Some(Some(Step::Go(go))),
+            (Data::Go(go), Some(0)) => Some(Some(RuleResult::Go(go))),
             (Data::Value(value), Some(dreg)) => {
                 self.store(dreg, &value);
                 Some(None)
@@ -403,7 +403,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn dnat(&mut self, address: u32, port: Option<u32>) -> Step {
+    fn dnat(&mut self, address: u32, port: Option<u32>) -> RuleResult {
         let bytes = self.load(address, octets_of(self.world.family));
         let address = fields::address(self.world.family, &bytes).unwrap_or(self.destination);
         let port = match port.map(|port| <[u8; 2]>::try_from(&*self.load(port, 2))) {
@@ -412,7 +412,7 @@ impl<'a> Walk<'a> {
         };
         self.translate(Endpoint { address, port });
         self.status |= IPS_DST_NAT;
-        Step::End(End::Accept)
+        RuleResult::End(End::Accept)
     }
 
     fn payload(&self, base: PayloadBase, offset: u32, len: u32) -> Option<Vec<u8>> {

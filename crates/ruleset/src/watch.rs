@@ -7,7 +7,9 @@ use std::io;
 use std::task::Waker;
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::{self, Accounting, Changed, CommitFailure, Event, ForeignChanges, Listener, Progress, Socket};
+use ferry_kernel::nft::{
+    self, Accounting, Changed, CommitFailure, ForeignChanges, NftBatch, NftEvent, NftListener, NftSocket, ReadProgress,
+};
 use ferry_model::PerFamily;
 use ferry_plane::{Drift, Extent, thread_name};
 
@@ -36,7 +38,7 @@ pub type CommitLock<T> = ferry_plane::CommitLock<ProcessListener<T>>;
 /// The listener of this process, and the wakers of its engines.
 #[derive(Debug)]
 pub struct ProcessListener<T: TableKeys> {
-    listener: Listener<Foreign<T>>,
+    listener: NftListener<Foreign<T>>,
     wakers: PerFamily<Option<Waker>>,
     /// woken by changes of other tables
     elsewhere: Option<Waker>,
@@ -76,7 +78,7 @@ impl<T: TableKeys> ProcessListener<T> {
     ///
     /// # Errors
     /// The system's error; `EPERM` without `CAP_NET_ADMIN`.
-    pub fn join(&mut self, socket: &Socket) -> io::Result<()> {
+    pub fn join(&mut self, socket: &NftSocket) -> io::Result<()> {
         self.listener.own(socket);
         self.listener.join()
     }
@@ -99,8 +101,8 @@ impl<T: TableKeys> ProcessListener<T> {
     /// The failure of the commit, or of the subscription.
     pub fn commit_quietly(
         &mut self,
-        socket: &mut Socket,
-        batch: nft::Batch,
+        socket: &mut NftSocket,
+        batch: NftBatch,
     ) -> Result<nft::CommitStats, CommitFailure> {
         let commits = |result: &Result<_, _>| Some(u32::from(result.is_ok()));
         let result = self.listener.around(Accounting::Quiet, socket, |socket| socket.commit(batch), commits);
@@ -122,7 +124,7 @@ impl<T: TableKeys> ProcessListener<T> {
     }
 
     /// Reads the notifications, and wakes the engines that they concern; both, if they can't be read.
-    fn read(&mut self) -> Progress {
+    fn read(&mut self) -> ReadProgress {
         match self.changes() {
             Ok(_) => self.wake(),
             Err(_) => {
@@ -155,7 +157,7 @@ impl<T: TableKeys> ProcessListener<T> {
 
 impl<T: TableKeys> Default for ProcessListener<T> {
     fn default() -> Self {
-        Self { listener: Listener::default(), wakers: PerFamily::default(), elsewhere: None }
+        Self { listener: NftListener::default(), wakers: PerFamily::default(), elsewhere: None }
     }
 }
 
@@ -176,7 +178,7 @@ impl<T: TableKeys> Debug for Foreign<T> {
 }
 
 impl<T: TableKeys> ForeignChanges for Foreign<T> {
-    fn record(&mut self, event: &Event) {
+    fn record(&mut self, event: &NftEvent) {
         let Some(family) = event.family.filter(|_| event.table == T::TABLE) else {
             self.elsewhere |= matches!(event.what, Changed::Table | Changed::Chain { .. } | Changed::Rule { .. });
             return;
@@ -274,7 +276,7 @@ mod tests {
     fn foreign(events: impl IntoIterator<Item = (Option<Family>, &'static str, Changed)>) -> Foreign<Ours> {
         let mut foreign = Foreign::default();
         for (family, table, what) in events {
-            foreign.record(&Event { port_id: 7, family, table: table.to_owned(), what });
+            foreign.record(&NftEvent { port_id: 7, family, table: table.to_owned(), what });
         }
         foreign
     }

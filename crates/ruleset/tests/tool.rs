@@ -9,21 +9,21 @@ use std::time::Duration;
 
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::netns::Namespace;
-use ferry_kernel::nft::{BaseHook, Batch, Chain, ChainKind, Expr, FibAddress, Hook, Socket};
+use ferry_kernel::nft::{BaseHook, Chain, ChainKind, Expr, FibAddress, Hook, NftBatch, NftSocket};
 use ferry_model::LocalDetector;
 use ferry_ruleset::encode::{fill_chain, fill_set};
-use ferry_ruleset::layout::{Data, Layout, Part};
+use ferry_ruleset::layout::{Data, KeyPart, Layout};
 use ferry_ruleset::rules::{Field, NODE_PORT, RuleWriter, VIP};
 use ferry_ruleset::sources::Ranges;
 use ferry_ruleset::text::TableText;
-use ferry_ruleset::{Rule, Rules};
+use ferry_ruleset::{Rules, TableRule};
 
 const TABLE: &str = "ours";
 const COMMENT: &str = "written by a test";
 
 /// The sets and maps, by name.
 fn sets() -> [(&'static str, Layout); 9] {
-    use Part::{Address, Octet, Port, Protocol, Slot};
+    use KeyPart::{Address, Octet, Port, Protocol, Slot};
     let of = Layout::new;
     let guarded = of(&[Address, Protocol, Port, Address], Data::None);
     [
@@ -40,7 +40,7 @@ fn sets() -> [(&'static str, Layout); 9] {
 }
 
 /// Rules of both kinds of chains.
-fn rules(family: Family) -> Vec<Rule> {
+fn rules(family: Family) -> Vec<TableRule> {
     let rule = || RuleWriter::new(family);
     let mut rules = vec![
         rule().original_direction().accept(),
@@ -67,7 +67,7 @@ fn rules(family: Family) -> Vec<Rule> {
 }
 
 /// Rules that translate, which only chains of type nat hold.
-fn nat_rules(family: Family) -> Vec<Rule> {
+fn nat_rules(family: Family) -> Vec<TableRule> {
     let rule = || RuleWriter::new(family);
     let slot = [VIP, &[Field::Slot(2, 0)]].concat();
     let pods = LocalDetector::Bridge("cni0".to_owned());
@@ -80,7 +80,7 @@ fn nat_rules(family: Family) -> Vec<Rule> {
 
 fn chains(family: Family) -> Vec<(Chain, Rules)> {
     let base = |kind, hook, priority| Some(BaseHook { kind, hook, priority });
-    let chain = |name: &str, hook, rules: Vec<Rule>| (Chain { name: name.to_owned(), hook }, Rules(rules.into()));
+    let chain = |name: &str, hook, rules: Vec<TableRule>| (Chain { name: name.to_owned(), hook }, Rules(rules.into()));
     vec![
         chain("filter-forward", base(ChainKind::Filter, Hook::Forward, 10), rules(family)),
         chain("nat-prerouting", base(ChainKind::Nat, Hook::Prerouting, -100), nat_rules(family)),
@@ -97,7 +97,7 @@ fn ranges(family: Family) -> Ranges {
 }
 
 fn write(family: Family) {
-    let mut batch = Batch::new(family, TABLE);
+    let mut batch = NftBatch::new(family, TABLE);
     batch.add_table(Some(COMMENT));
     for (name, layout) in sets() {
         let set = layout.set(name.to_owned(), family);
@@ -106,7 +106,7 @@ fn write(family: Family) {
     let chains = chains(family);
     chains.iter().for_each(|(chain, _)| batch.add_chain(chain));
     chains.iter().for_each(|(chain, rules)| fill_chain(&mut batch, &chain.name, rules));
-    Socket::open().unwrap().commit(batch).unwrap();
+    NftSocket::open().unwrap().commit(batch).unwrap();
 }
 
 fn rendered(family: Family) -> String {
@@ -133,7 +133,7 @@ fn nft(arguments: &[&str], input: &str) -> String {
 /// The rules, without what the tool adds to a lookup of concatenated ranges: it swaps the octets of a protocol's number, of which
 /// there is one.
 fn in_kernel(family: Family) -> Vec<(String, Vec<Expr>)> {
-    let rules = Socket::open().unwrap().rules(family, TABLE, None).unwrap();
+    let rules = NftSocket::open().unwrap().rules(family, TABLE, None).unwrap();
     let effective = |expr: &Expr| !matches!(expr, Expr::Opaque { name, .. } if name == "byteorder");
     rules.into_iter().map(|(chain, rule)| (chain, rule.exprs.into_iter().filter(effective).collect())).collect()
 }
@@ -151,7 +151,7 @@ fn the_tool_lists_and_loads_rules_as_their_text() {
                 .collect();
             assert_eq!(in_kernel(family), written);
             let sets = || {
-                let mut sets = Socket::open().unwrap().sets(family, TABLE).unwrap();
+                let mut sets = NftSocket::open().unwrap().sets(family, TABLE).unwrap();
                 sets.sort();
                 // The tool writes its own.
                 sets.iter_mut().for_each(|set| set.userdata.clear());

@@ -7,7 +7,7 @@ use super::error::DecodeError;
 use super::ferry;
 use super::fields::{self, FieldError};
 use super::gates;
-use super::tree::{Duplicate, Node, Value};
+use super::tree::{Duplicate, Node, YamlValue};
 use super::types::{FerryConfiguration, KubeProxyConfiguration};
 use crate::yaml::{self, Chunk};
 
@@ -23,7 +23,7 @@ const QUOTED: usize = 200;
 
 /// A configuration file that could be read.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decoded {
+pub struct DecodedConfig {
     /// the configuration, with the API's defaults applied
     pub config: KubeProxyConfiguration,
     /// the error of strict decoding, with upstream's text: unknown fields and repeated keys
@@ -37,7 +37,7 @@ pub struct Decoded {
 /// Reads a configuration file, YAML or JSON, and applies the API's defaults. The first document is the KubeProxyConfiguration:
 /// its unknown fields and repeated keys are warnings, as with upstream; of repeated keys the last counts. One further document
 /// may be a FerryConfiguration, where both are errors. Others are ignored.
-pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
+pub fn decode(text: &str) -> Result<DecodedConfig, DecodeError> {
     let mut chunks = yaml::documents(text).into_iter();
     let first = chunks.next().unwrap_or(Chunk { text: "", lines_before: 0 });
     let root = parse(first)?;
@@ -54,7 +54,7 @@ pub fn decode(text: &str) -> Result<Decoded, DecodeError> {
     let warnings = gates::check(&config.feature_gates)?;
     let (own, other_documents) = further(chunks)?;
     config.ferry = own;
-    Ok(Decoded { config, strict_error, warnings, other_documents })
+    Ok(DecodedConfig { config, strict_error, warnings, other_documents })
 }
 
 /// Ferry's own settings among the further documents, and the number of the other ones.
@@ -107,7 +107,7 @@ fn check_kind(root: &Node, chunk: Chunk<'_>) -> Result<(), DecodeError> {
         let rest = if quoted.len() < chunk.text.len() { "…" } else { "" };
         placed(None, format!("Object '{what}' is missing in '{quoted}{rest}'"))
     };
-    if !matches!(root.value, Value::Map(_) | Value::Null) {
+    if !matches!(root.value, YamlValue::Map(_) | YamlValue::Null) {
         let message = format!(
             "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type \
              struct {{ APIVersion string; Kind string }}",
@@ -130,8 +130,8 @@ fn check_kind(root: &Node, chunk: Chunk<'_>) -> Result<(), DecodeError> {
 fn head_field<'a>(root: &'a Node, chunk: Chunk<'_>, name: &str) -> Result<Option<&'a str>, DecodeError> {
     let Some(node) = root.value.get(name) else { return Ok(None) };
     match &node.value {
-        Value::Text(text) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),
-        Value::Null => Ok(None),
+        YamlValue::Text(text) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),
+        YamlValue::Null => Ok(None),
         other => {
             let message = format!(
                 "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go struct field .{name} \

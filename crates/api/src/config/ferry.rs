@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::fields::FieldError;
-use super::tree::{Node, Value};
+use super::tree::{Node, YamlValue};
 use super::types::{FerryConfiguration, Userspace};
 use super::{DurationError, GoDuration};
 
@@ -60,9 +60,9 @@ const FIELDS: [&str; 18] = [
 ];
 
 /// True if a document is meant to hold Ferry's own settings, with the right kind and version or not.
-pub(super) fn is_own(document: &Value) -> bool {
+pub(super) fn is_own(document: &YamlValue) -> bool {
     let begins = |field: &str, with: &str| {
-        document.get(field).is_some_and(|node| matches!(&node.value, Value::Text(text) if text.starts_with(with)))
+        document.get(field).is_some_and(|node| matches!(&node.value, YamlValue::Text(text) if text.starts_with(with)))
     };
     begins("kind", KIND) || begins("apiVersion", GROUP)
 }
@@ -75,9 +75,9 @@ pub(super) fn is_mentioned(text: &str) -> bool {
 /// Reads a document.
 pub(super) fn read(root: &Node) -> Result<FerryConfiguration, FieldError> {
     let mut config = FerryConfiguration::default();
-    let Value::Map(entries) = &root.value else { return Err(wrong(root, None, "a map of fields")) };
+    let YamlValue::Map(entries) = &root.value else { return Err(wrong(root, None, "a map of fields")) };
     for (name, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
-        if !root.value.get(name).is_some_and(|node| node.value == Value::Text(wanted.to_owned())) {
+        if !root.value.get(name).is_some_and(|node| node.value == YamlValue::Text(wanted.to_owned())) {
             let location = root.value.get(name).unwrap_or(root).referenced;
             return Err(FieldError { location, message: format!("{KIND}.{name}: must be {wanted}") });
         }
@@ -137,11 +137,11 @@ fn read_userspace(name: &str, node: &Node, to: &mut Userspace) -> Result<bool, F
 /// A list of texts; null leaves the default, as in the other readers.
 fn read_texts(node: &Node, field: &str, what: &str, to: &mut Vec<String>) -> Result<(), FieldError> {
     match &node.value {
-        Value::Null => {}
-        Value::List(items) => {
+        YamlValue::Null => {}
+        YamlValue::List(items) => {
             to.clear();
             for item in items {
-                let Value::Text(text) = &item.value else { return Err(wrong(item, Some(field), what)) };
+                let YamlValue::Text(text) = &item.value else { return Err(wrong(item, Some(field), what)) };
                 to.push(text.clone());
             }
         }
@@ -152,8 +152,8 @@ fn read_texts(node: &Node, field: &str, what: &str, to: &mut Vec<String>) -> Res
 
 fn read_text(node: &Node, field: &str, to: &mut String) -> Result<(), FieldError> {
     match &node.value {
-        Value::Null => {}
-        Value::Text(text) => to.clone_from(text),
+        YamlValue::Null => {}
+        YamlValue::Text(text) => to.clone_from(text),
         _ => return Err(wrong(node, Some(field), "a text")),
     }
     Ok(())
@@ -161,8 +161,8 @@ fn read_text(node: &Node, field: &str, to: &mut String) -> Result<(), FieldError
 
 fn read_duration(node: &Node, field: &str, example: &str, to: &mut GoDuration) -> Result<(), FieldError> {
     match &node.value {
-        Value::Null => {}
-        Value::Text(text) => {
+        YamlValue::Null => {}
+        YamlValue::Text(text) => {
             *to = text.parse().map_err(|error: DurationError| FieldError {
                 location: node.referenced,
                 message: format!("{KIND}.{field}: {error}: write it like {example} or 1h30m"),
@@ -175,8 +175,8 @@ fn read_duration(node: &Node, field: &str, example: &str, to: &mut GoDuration) -
 
 fn read_number(node: &Node, field: &str, to: &mut i32) -> Result<(), FieldError> {
     match node.value {
-        Value::Null => {}
-        Value::Integer(value) => {
+        YamlValue::Null => {}
+        YamlValue::Integer(value) => {
             *to = i32::try_from(value).map_err(|_error| FieldError {
                 location: node.referenced,
                 message: format!("{KIND}.{field}: {value} is too large: it must fit into 32 bits"),
@@ -189,8 +189,8 @@ fn read_number(node: &Node, field: &str, to: &mut i32) -> Result<(), FieldError>
 
 fn read_boolean(node: &Node, field: &str, to: &mut bool) -> Result<(), FieldError> {
     match node.value {
-        Value::Null => {}
-        Value::Bool(value) => *to = value,
+        YamlValue::Null => {}
+        YamlValue::Bool(value) => *to = value,
         _ => return Err(wrong(node, Some(field), "true or false")),
     }
     Ok(())

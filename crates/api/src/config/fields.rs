@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::tree::{Node, Value};
+use super::tree::{Node, YamlValue};
 use super::types::{
     ClientConnection, Conntrack, DetectLocal, IpTables, Ipvs, KubeProxyConfiguration, LogOptions, Logging, NfTables,
     VModule, WinKernel,
@@ -165,11 +165,11 @@ impl<'a> Section<'a> {
     /// A null stands for an empty map; of repeated keys the last counts.
     fn new(type_name: &'static str, path: String, node: &'a Node) -> Result<Self, FieldError> {
         match &node.value {
-            Value::Map(entries) => {
+            YamlValue::Map(entries) => {
                 let entries = entries.iter().map(|(key, node)| (key.value.as_str(), node)).collect();
                 Ok(Self { type_name, path, entries })
             }
-            Value::Null => Ok(Self { type_name, path, entries: BTreeMap::new() }),
+            YamlValue::Null => Ok(Self { type_name, path, entries: BTreeMap::new() }),
             other => {
                 let field = if path.is_empty() { String::new() } else { format!(" field {path}") };
                 let message =
@@ -186,7 +186,7 @@ impl<'a> Section<'a> {
 
     /// Takes a field; an absent one and null leave the default in force.
     fn take(&mut self, name: &'static str) -> Option<&'a Node> {
-        self.entries.remove(name).filter(|node| node.value != Value::Null)
+        self.entries.remove(name).filter(|node| node.value != YamlValue::Null)
     }
 
     fn mismatch(&self, name: &str, node: &Node, what: &str, go_type: &str) -> FieldError {
@@ -210,7 +210,7 @@ impl<'a> Section<'a> {
         read: impl FnOnce(&mut Section<'a>, &mut Vec<String>) -> Result<(), FieldError>,
     ) -> Result<(), FieldError> {
         let Some(node) = self.take(name) else { return Ok(()) };
-        if !matches!(node.value, Value::Map(_)) {
+        if !matches!(node.value, YamlValue::Map(_)) {
             return Err(self.wrong_type(name, node, type_name));
         }
         let mut section = Section::new(type_name, join(&self.path, name), node)?;
@@ -226,7 +226,7 @@ impl<'a> Section<'a> {
         mut read: impl FnMut(String, &'a Node) -> Result<(), FieldError>,
     ) -> Result<(), FieldError> {
         let Some(node) = self.take(name) else { return Ok(()) };
-        let Value::List(items) = &node.value else { return Err(self.wrong_type(name, node, go_type)) };
+        let YamlValue::List(items) = &node.value else { return Err(self.wrong_type(name, node, go_type)) };
         let path = join(&self.path, name);
         items.iter().enumerate().try_for_each(|(i, item)| read(format!("{path}[{i}]"), item))
     }
@@ -240,7 +240,7 @@ impl<'a> Section<'a> {
 
     fn texts(&mut self, name: &'static str, to: &mut Vec<String>) -> Result<(), FieldError> {
         let Some(node) = self.take(name) else { return Ok(()) };
-        let Value::List(items) = &node.value else { return Err(self.wrong_type(name, node, "[]string")) };
+        let YamlValue::List(items) = &node.value else { return Err(self.wrong_type(name, node, "[]string")) };
         for item in items {
             to.push(text_of(&item.value).ok_or_else(|| self.wrong_type(name, item, "string"))?);
         }
@@ -249,7 +249,7 @@ impl<'a> Section<'a> {
 
     fn boolean(&mut self, name: &'static str, to: &mut bool) -> Result<(), FieldError> {
         let Some(node) = self.take(name) else { return Ok(()) };
-        let Value::Bool(value) = node.value else { return Err(self.wrong_type(name, node, "bool")) };
+        let YamlValue::Bool(value) = node.value else { return Err(self.wrong_type(name, node, "bool")) };
         *to = value;
         Ok(())
     }
@@ -270,13 +270,13 @@ impl<'a> Section<'a> {
 
     fn integer<T: TryFrom<i128>>(&self, name: &str, node: &Node, go_type: &str) -> Result<T, FieldError> {
         match &node.value {
-            Value::Integer(number) => {
+            YamlValue::Integer(number) => {
                 T::try_from(*number).map_err(|_| self.mismatch(name, node, &format!("number {number}"), go_type))
             }
             // `1.0` is 1 once YAML has become JSON. A larger number than this saturates and is refused as too large.
-            Value::Float(number) if number.fract() == 0.0 => T::try_from(*number as i128)
+            YamlValue::Float(number) if number.fract() == 0.0 => T::try_from(*number as i128)
                 .map_err(|_| self.mismatch(name, node, &format!("number {number}"), go_type)),
-            Value::Float(number) => Err(self.mismatch(name, node, &format!("number {number}"), go_type)),
+            YamlValue::Float(number) => Err(self.mismatch(name, node, &format!("number {number}"), go_type)),
             _ => Err(self.wrong_type(name, node, go_type)),
         }
     }
@@ -284,8 +284,8 @@ impl<'a> Section<'a> {
     fn float32(&mut self, name: &'static str, to: &mut f32) -> Result<(), FieldError> {
         let Some(node) = self.take(name) else { return Ok(()) };
         let value = match node.value {
-            Value::Integer(number) => number as f32,
-            Value::Float(number) => number as f32,
+            YamlValue::Integer(number) => number as f32,
+            YamlValue::Float(number) => number as f32,
             _ => return Err(self.wrong_type(name, node, "float32")),
         };
         if !value.is_finite() {
@@ -297,7 +297,7 @@ impl<'a> Section<'a> {
 
     fn duration(&mut self, name: &'static str, to: &mut GoDuration) -> Result<(), FieldError> {
         let Some(node) = self.take(name) else { return Ok(()) };
-        let Value::Text(text) = &node.value else {
+        let YamlValue::Text(text) = &node.value else {
             let message = format!("json: cannot unmarshal {} into Go value of type string", node.value.json_kind());
             return Err(FieldError { location: node.referenced, message });
         };
@@ -311,7 +311,7 @@ impl<'a> Section<'a> {
     /// logging.flushFrequency may be a number of nanoseconds, too; whether it was.
     fn duration_or_nanoseconds(&mut self, name: &'static str, to: &mut GoDuration) -> Result<bool, FieldError> {
         match self.entries.get(name).map(|node| &node.value) {
-            Some(Value::Integer(_) | Value::Float(_)) => {
+            Some(YamlValue::Integer(_) | YamlValue::Float(_)) => {
                 if let Some(node) = self.take(name) {
                     *to = GoDuration::from_nanos(self.integer(name, node, "int64")?);
                 }
@@ -324,9 +324,9 @@ impl<'a> Section<'a> {
     fn quantity(&mut self, name: &'static str, to: &mut String) -> Result<(), FieldError> {
         let Some(node) = self.take(name) else { return Ok(()) };
         let text = match &node.value {
-            Value::Text(text) => text.clone(),
-            Value::Integer(number) => number.to_string(),
-            Value::Float(number) => number.to_string(),
+            YamlValue::Text(text) => text.clone(),
+            YamlValue::Integer(number) => number.to_string(),
+            YamlValue::Float(number) => number.to_string(),
             _ => return Err(self.wrong_type(name, node, "Quantity")),
         };
         if !quantity::is_valid(&text) {
@@ -339,11 +339,11 @@ impl<'a> Section<'a> {
 
     fn gates(&mut self, name: &'static str, to: &mut BTreeMap<String, bool>) -> Result<(), FieldError> {
         let Some(node) = self.take(name) else { return Ok(()) };
-        let Value::Map(entries) = &node.value else { return Err(self.wrong_type(name, node, "map[string]bool")) };
+        let YamlValue::Map(entries) = &node.value else { return Err(self.wrong_type(name, node, "map[string]bool")) };
         for (key, node) in entries {
             match node.value {
-                Value::Bool(value) => to.insert(key.value.clone(), value),
-                Value::Null => to.insert(key.value.clone(), false),
+                YamlValue::Bool(value) => to.insert(key.value.clone(), value),
+                YamlValue::Null => to.insert(key.value.clone(), false),
                 _ => return Err(self.wrong_type(name, node, "bool")),
             };
         }
@@ -352,14 +352,14 @@ impl<'a> Section<'a> {
 }
 
 /// A value where a text is due. Numbers and booleans become texts on the way from YAML to JSON, null an empty one.
-fn text_of(value: &Value) -> Option<String> {
+fn text_of(value: &YamlValue) -> Option<String> {
     match value {
-        Value::Text(text) => Some(text.clone()),
-        Value::Integer(number) => Some(number.to_string()),
-        Value::Float(number) => Some(number.to_string()),
-        Value::Bool(value) => Some(value.to_string()),
-        Value::Null => Some(String::new()),
-        Value::List(_) | Value::Map(_) => None,
+        YamlValue::Text(text) => Some(text.clone()),
+        YamlValue::Integer(number) => Some(number.to_string()),
+        YamlValue::Float(number) => Some(number.to_string()),
+        YamlValue::Bool(value) => Some(value.to_string()),
+        YamlValue::Null => Some(String::new()),
+        YamlValue::List(_) | YamlValue::Map(_) => None,
     }
 }
 

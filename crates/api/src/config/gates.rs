@@ -44,19 +44,19 @@ pub struct Feature {
 }
 
 /// A feature gate of upstream 1.36.
-struct Gate {
+struct FeatureGate {
     name: &'static str,
     maturity: Maturity,
     default: bool,
     is_locked: bool,
 }
 
-const fn gate(name: &'static str, maturity: Maturity, default: bool) -> Gate {
-    Gate { name, maturity, default, is_locked: false }
+const fn gate(name: &'static str, maturity: Maturity, default: bool) -> FeatureGate {
+    FeatureGate { name, maturity, default, is_locked: false }
 }
 
-const fn locked(name: &'static str, maturity: Maturity) -> Gate {
-    Gate { name, maturity, default: true, is_locked: true }
+const fn locked(name: &'static str, maturity: Maturity) -> FeatureGate {
+    FeatureGate { name, maturity, default: true, is_locked: true }
 }
 
 const ALL_ALPHA: &str = "AllAlpha";
@@ -67,7 +67,7 @@ pub const COMPONENT_FLAGZ: &str = "ComponentFlagz";
 pub const COMPONENT_STATUSZ: &str = "ComponentStatusz";
 
 /// The gates that change what a kube-proxy does, and the two that switch groups of them.
-const GATES: &[Gate] = &[
+const GATES: &[FeatureGate] = &[
     gate(ALL_ALPHA, Maturity::Alpha, false),
     gate(ALL_BETA, Maturity::Beta, false),
     gate("AllowServiceExternalIPs", Maturity::Stable, true),
@@ -131,8 +131,8 @@ impl KubeProxyConfiguration {
 
     /// All known gates with their values, in the order of their names.
     pub fn features(&self) -> impl Iterator<Item = Feature> {
-        let feature = |gate: &'static Gate| {
-            let Gate { name, maturity, .. } = *gate;
+        let feature = |gate: &'static FeatureGate| {
+            let FeatureGate { name, maturity, .. } = *gate;
             Feature { name, maturity, enabled: self.has_feature(name) }
         };
         GATES.iter().map(feature)
@@ -150,7 +150,7 @@ impl KubeProxyConfiguration {
     }
 }
 
-fn find(name: &str) -> Option<&'static Gate> {
+fn find(name: &str) -> Option<&'static FeatureGate> {
     GATES.iter().find(|gate| gate.name == name)
 }
 
@@ -166,12 +166,12 @@ pub(super) fn check(gates: &BTreeMap<String, bool>) -> Result<Vec<String>, Decod
             Some(gate) if gate.is_locked && gate.default != value => {
                 return Err(DecodeError::Gate { name: name.clone(), value, locked: gate.default });
             }
-            Some(Gate { maturity: Maturity::Stable, .. }) => warnings
+            Some(FeatureGate { maturity: Maturity::Stable, .. }) => warnings
                 .push(format!("Setting GA feature gate {name}={value}. It will be removed in a future release.")),
-            Some(Gate { maturity: Maturity::Deprecated, .. }) => warnings.push(format!(
+            Some(FeatureGate { maturity: Maturity::Deprecated, .. }) => warnings.push(format!(
                 "Setting deprecated feature gate {name}={value}. It will be removed in a future release."
             )),
-            Some(Gate { maturity: Maturity::Alpha | Maturity::Beta, .. }) => {}
+            Some(FeatureGate { maturity: Maturity::Alpha | Maturity::Beta, .. }) => {}
         }
     }
     Ok(warnings)

@@ -25,7 +25,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{Decoded, decode};
+pub use decode::{DecodedConfig, decode};
 pub use duration::{DurationError, GoDuration};
 pub use error::DecodeError;
 pub use gates::{COMPONENT_FLAGZ, COMPONENT_STATUSZ, Feature, GivenGate, Maturity};

@@ -3,7 +3,7 @@
 
 use super::decode::parse;
 use super::ferry;
-use super::tree::{Node, Value};
+use super::tree::{Node, YamlValue};
 use crate::yaml;
 
 /// Fields whose name in Go isn't the one in a file.
@@ -15,7 +15,7 @@ const RENAMED: [(&str, &str); 4] = [
 ];
 
 /// A field of a document.
-struct Field<'a> {
+struct DocumentField<'a> {
     /// the name of the section that it stands in; empty at the top
     section: &'a str,
     node: &'a Node,
@@ -41,25 +41,30 @@ fn find<'a>(root: &'a Node, path: &str) -> Option<&'a Node> {
     let mut all = Vec::new();
     collect(root, "", name, &mut all);
     let path = path.to_ascii_lowercase();
-    let fits = |found: &&Field<'_>| path.contains(&found.section.to_ascii_lowercase());
+    let fits = |found: &&DocumentField<'_>| path.contains(&found.section.to_ascii_lowercase());
     let node = match (all.iter().find(fits), &*all) {
         (Some(found), _) | (None, [found]) => found.node,
         (None, _) => return None,
     };
     let item = index.trim_end_matches(']').parse().ok().and_then(|index: usize| match &node.value {
-        Value::List(items) => items.get(index),
-        Value::Null | Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::Text(_) | Value::Map(_) => None,
+        YamlValue::List(items) => items.get(index),
+        YamlValue::Null
+        | YamlValue::Bool(_)
+        | YamlValue::Integer(_)
+        | YamlValue::Float(_)
+        | YamlValue::Text(_)
+        | YamlValue::Map(_) => None,
     });
     Some(item.unwrap_or(node))
 }
 
 /// Collects the fields of this name, whatever the case of its letters: Go's names begin with a capital, and have whole words of
 /// them.
-fn collect<'a>(node: &'a Node, section: &'a str, name: &str, found: &mut Vec<Field<'a>>) {
-    let Value::Map(entries) = &node.value else { return };
+fn collect<'a>(node: &'a Node, section: &'a str, name: &str, found: &mut Vec<DocumentField<'a>>) {
+    let YamlValue::Map(entries) = &node.value else { return };
     for (key, node) in entries {
         if key.value.eq_ignore_ascii_case(name) {
-            found.push(Field { section, node });
+            found.push(DocumentField { section, node });
         }
         collect(node, &key.value, name, found);
     }

@@ -11,7 +11,7 @@ pub(super) const INDENT: usize = 2;
 
 /// A page that is written from top to bottom.
 #[derive(Debug, Default)]
-pub(super) struct Page {
+pub(super) struct YamlPage {
     text: String,
     /// characters on the last line
     column: usize,
@@ -39,9 +39,9 @@ struct Traits {
     special: bool,
 }
 
-// === impl Page ===
+// === impl YamlPage ===
 
-impl Page {
+impl YamlPage {
     /// Returns the written text.
     pub(super) fn finish(mut self) -> String {
         if self.column > 0 {

@@ -67,7 +67,7 @@ fn what_kubeadm_prints_is_the_default_too() {
     let mut wanted = KubeProxyConfiguration::default();
     wanted.client_connection.kubeconfig = "/var/lib/kube-proxy/kubeconfig.conf".to_owned();
     wanted.cluster_cidr = "10.244.0.0/16,fd00:10:244::/56".to_owned();
-    assert_eq!(decoded, Decoded { config: wanted, strict_error: None, warnings: vec![], other_documents: 0 });
+    assert_eq!(decoded, DecodedConfig { config: wanted, strict_error: None, warnings: vec![], other_documents: 0 });
 }
 
 /// The sections of the modes in the file with every field.
@@ -159,7 +159,7 @@ fn every_field_arrives() {
         windows_run_as_service: true,
         ..sections_of_modes()
     };
-    assert_eq!(decoded, Decoded { config: wanted, strict_error: None, warnings: vec![], other_documents: 0 });
+    assert_eq!(decoded, DecodedConfig { config: wanted, strict_error: None, warnings: vec![], other_documents: 0 });
     assert_eq!(decoded.config.validate(), Ok(()));
 }
 

@@ -7,11 +7,11 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Vis
 use serde_saphyr::Spanned;
 
 /// A value with its line and column.
-pub(super) type Node = Spanned<Value>;
+pub(super) type Node = Spanned<YamlValue>;
 
 /// A value of YAML, its plain texts resolved by the rules of YAML 1.1 (`yes` is a boolean).
 #[derive(Debug, PartialEq)]
-pub(super) enum Value {
+pub(super) enum YamlValue {
     Null,
     Bool(bool),
     Integer(i128),
@@ -34,9 +34,9 @@ pub(super) struct Duplicate {
 
 struct ValueVisitor;
 
-// === impl Value ===
+// === impl YamlValue ===
 
-impl Value {
+impl YamlValue {
     /// The type's name in errors of Go's JSON decoder.
     pub(super) fn json_kind(&self) -> String {
         match self {
@@ -82,7 +82,7 @@ impl Value {
     }
 }
 
-impl<'de> Deserialize<'de> for Value {
+impl<'de> Deserialize<'de> for YamlValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ValueVisitor)
     }
@@ -91,58 +91,58 @@ impl<'de> Deserialize<'de> for Value {
 // === impl ValueVisitor ===
 
 impl<'de> Visitor<'de> for ValueVisitor {
-    type Value = Value;
+    type Value = YamlValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value")
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E>(self) -> Result<YamlValue, E> {
+        Ok(YamlValue::Null)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
+    fn visit_bool<E>(self, value: bool) -> Result<YamlValue, E> {
+        Ok(YamlValue::Bool(value))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::Integer(value.into()))
+    fn visit_i64<E>(self, value: i64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Integer(value.into()))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(Value::Integer(value.into()))
+    fn visit_u64<E>(self, value: u64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Integer(value.into()))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Value::Float(value))
+    fn visit_f64<E>(self, value: f64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Float(value))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::Text(value.to_owned()))
+    fn visit_str<E>(self, value: &str) -> Result<YamlValue, E> {
+        Ok(YamlValue::Text(value.to_owned()))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<YamlValue, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = access.next_element()? {
             items.push(item);
         }
-        Ok(Value::List(items))
+        Ok(YamlValue::List(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<YamlValue, A::Error> {
         let mut entries = Vec::new();
         while let Some(key) = access.next_key::<Node>()? {
             // YAML allows other keys than texts; JSON, which this stands for, doesn't.
             let text = match key.value {
-                Value::Text(text) => text,
-                Value::Integer(number) => number.to_string(),
-                Value::Bool(value) => value.to_string(),
-                Value::Float(number) => number.to_string(),
-                Value::Null => "null".to_owned(),
-                Value::List(_) | Value::Map(_) => return Err(A::Error::custom("a key must be a text")),
+                YamlValue::Text(text) => text,
+                YamlValue::Integer(number) => number.to_string(),
+                YamlValue::Bool(value) => value.to_string(),
+                YamlValue::Float(number) => number.to_string(),
+                YamlValue::Null => "null".to_owned(),
+                YamlValue::List(_) | YamlValue::Map(_) => return Err(A::Error::custom("a key must be a text")),
             };
             entries.push((Spanned::new(text, key.referenced, key.defined), access.next_value()?));
         }
-        Ok(Value::Map(entries))
+        Ok(YamlValue::Map(entries))
     }
 }

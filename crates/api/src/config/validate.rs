@@ -30,7 +30,7 @@ pub struct ValidationErrors(Vec<String>);
 
 /// Collects errors.
 #[derive(Default)]
-struct Findings(Vec<String>);
+struct ErrorCollector(Vec<String>);
 
 // === impl ValidationErrors ===
 
@@ -62,9 +62,9 @@ impl fmt::Display for ValidationErrors {
 
 impl std::error::Error for ValidationErrors {}
 
-// === impl Findings ===
+// === impl ErrorCollector ===
 
-impl Findings {
+impl ErrorCollector {
     /// `value` as it is printed: texts quoted.
     fn invalid(&mut self, path: &str, value: impl fmt::Display, why: &str) {
         self.0.push(format!("{path}: Invalid value: {value}: {why}"));
@@ -113,7 +113,7 @@ impl KubeProxyConfiguration {
     /// Checks everything, as upstream 1.36 does for Linux: of the settings that exist once per mode only those of the
     /// configured mode and its fallbacks are checked. Platform defaults should have been applied.
     pub fn validate(&self) -> Result<(), ValidationErrors> {
-        let mut found = Findings::default();
+        let mut found = ErrorCollector::default();
         self.validate_gates(&mut found);
         self.validate_modes(&mut found);
         self.validate_linux(&mut found);
@@ -130,12 +130,12 @@ impl KubeProxyConfiguration {
 
     /// Checks the logging settings alone, for a program that sets up its log before it checks the rest.
     pub fn validate_logging(&self) -> Result<(), ValidationErrors> {
-        let mut found = Findings::default();
+        let mut found = ErrorCollector::default();
         self.validate_logging_at("logging", &mut found);
         found.finish()
     }
 
-    fn validate_gates(&self, found: &mut Findings) {
+    fn validate_gates(&self, found: &mut ErrorCollector) {
         if let Err(error) = gates::check(&self.feature_gates) {
             let gates: Vec<_> = self.feature_gates.iter().map(|(name, value)| format!("{name:?}:{value}")).collect();
             found.invalid(
@@ -146,7 +146,7 @@ impl KubeProxyConfiguration {
         }
     }
 
-    fn validate_modes(&self, found: &mut Findings) {
+    fn validate_modes(&self, found: &mut ErrorCollector) {
         let path = "KubeProxyConfiguration.KubeProxyIPTablesConfiguration.MasqueradeBit";
         found.in_range(path, self.iptables.masquerade_bit, 0..=31, BIT);
         if self.mode == MODE_IPVS {
@@ -158,7 +158,7 @@ impl KubeProxyConfiguration {
         }
     }
 
-    fn validate_linux(&self, found: &mut Findings) {
+    fn validate_linux(&self, found: &mut ErrorCollector) {
         let linux = "KubeProxyConfiguration.KubeProxyLinuxConfiguration";
         let path = |field: &str| format!("{linux}.KubeProxyConntrackConfiguration.{field}");
         found.at_least_zero(&path("MaxPerCore"), self.conntrack.max_per_core);
@@ -171,7 +171,7 @@ impl KubeProxyConfiguration {
         found.in_range(&format!("{linux}.OOMScoreAdj"), self.oom_score_adj, -1000..=1000, why);
     }
 
-    fn validate_periods(&self, found: &mut Findings) {
+    fn validate_periods(&self, found: &mut ErrorCollector) {
         let (sync, min_sync) = self.sync_periods();
         found.duration_positive("KubeProxyConfiguration.ConfigSyncPeriod", self.config_sync_period);
         found.duration_positive("KubeProxyConfiguration.SyncPeriod", sync);
@@ -182,7 +182,7 @@ impl KubeProxyConfiguration {
         }
     }
 
-    fn validate_addresses(&self, found: &mut Findings) {
+    fn validate_addresses(&self, found: &mut ErrorCollector) {
         if parse_ip(&self.bind_address).is_none() {
             let why = "not a valid textual representation of an IP address";
             found.invalid_text("KubeProxyConfiguration.BindAddress", &self.bind_address, why);
@@ -205,7 +205,7 @@ impl KubeProxyConfiguration {
         }
     }
 
-    fn validate_metrics_version(&self, found: &mut Findings) {
+    fn validate_metrics_version(&self, found: &mut ErrorCollector) {
         let version = &self.show_hidden_metrics_for_version;
         if !version.is_empty() && version != PREVIOUS_MINOR {
             let why = format!(
@@ -216,7 +216,7 @@ impl KubeProxyConfiguration {
         }
     }
 
-    fn validate_detect_local(&self, found: &mut Findings) {
+    fn validate_detect_local(&self, found: &mut ErrorCollector) {
         let path = |field: &str| format!("KubeProxyConfiguration.DetectLocalConfiguration.{field}");
         let mut interface = |field: &str, value: &str| {
             if value.is_empty() {
@@ -241,8 +241,8 @@ impl KubeProxyConfiguration {
     }
 
     /// Checks the settings that only this mode reads: an error in them must not be found in the moment of need.
-    fn validate_fallback(&self, mode: &str, path: &str, found: &mut Findings) {
-        let mut own = Findings::default();
+    fn validate_fallback(&self, mode: &str, path: &str, found: &mut ErrorCollector) {
+        let mut own = ErrorCollector::default();
         let config = self.in_mode(mode);
         config.validate_modes(&mut own);
         config.validate_periods(&mut own);
@@ -253,7 +253,7 @@ impl KubeProxyConfiguration {
         }
     }
 
-    fn validate_logging_at(&self, path: &str, found: &mut Findings) {
+    fn validate_logging_at(&self, path: &str, found: &mut ErrorCollector) {
         validate_log_format(&self.logging, path, self.has_feature("LoggingBetaOptions"), found);
         if !self.has_feature("LoggingAlphaOptions") {
             validate_log_options(&self.logging.text, &format!("{path}.options.text"), found);
@@ -262,7 +262,7 @@ impl KubeProxyConfiguration {
     }
 }
 
-fn validate_ipvs(ipvs: &Ipvs, found: &mut Findings) {
+fn validate_ipvs(ipvs: &Ipvs, found: &mut ErrorCollector) {
     let path = |field: &str| format!("KubeProxyConfiguration.KubeProxyIPVSConfiguration.{field}");
     found.duration_at_least_zero(&path("TCPTimeout"), ipvs.tcp_timeout);
     found.duration_at_least_zero(&path("TCPFinTimeout"), ipvs.tcp_fin_timeout);
@@ -274,7 +274,7 @@ fn validate_ipvs(ipvs: &Ipvs, found: &mut Findings) {
     }
 }
 
-fn validate_mode(mode: &str, found: &mut Findings) {
+fn validate_mode(mode: &str, found: &mut ErrorCollector) {
     // The choice of the mode says on which system it is.
     if !mode.is_empty() && mode != MODE_WINUSERSPACE && !MODES.contains(&mode) {
         let why = "must be iptables, ipvs, nftables, userspace or blank (blank means the best-available proxy [currently iptables])";
@@ -282,7 +282,7 @@ fn validate_mode(mode: &str, found: &mut Findings) {
     }
 }
 
-fn validate_host_port(path: &str, text: &str, found: &mut Findings) {
+fn validate_host_port(path: &str, text: &str, found: &mut ErrorCollector) {
     let Some((host, port)) = split_host_port(text) else {
         return found.invalid_text(path, text, "must be IP:port");
     };
@@ -302,7 +302,7 @@ fn can_name_interface(name: &str) -> bool {
     name.len() <= LONGEST && name.chars().all(fits)
 }
 
-fn validate_cluster_cidr(text: &str, path: &str, found: &mut Findings) {
+fn validate_cluster_cidr(text: &str, path: &str, found: &mut ErrorCollector) {
     if text.is_empty() {
         return;
     }
@@ -328,7 +328,7 @@ fn validate_cluster_cidr(text: &str, path: &str, found: &mut Findings) {
     }
 }
 
-fn validate_log_format(logging: &Logging, path: &str, beta: bool, found: &mut Findings) {
+fn validate_log_format(logging: &Logging, path: &str, beta: bool, found: &mut ErrorCollector) {
     let largest = i32::MAX.unsigned_abs();
     let format = logging.format.as_str();
     if !["text", "json"].contains(&format) {
@@ -363,7 +363,7 @@ fn validate_log_format(logging: &Logging, path: &str, beta: bool, found: &mut Fi
 }
 
 /// `splitStream` of a file never counts (the flag's default is applied after it), the buffer size does.
-fn validate_log_options(options: &LogOptions, path: &str, found: &mut Findings) {
+fn validate_log_options(options: &LogOptions, path: &str, found: &mut ErrorCollector) {
     let why = "Feature LoggingAlphaOptions is disabled";
     if options.split_stream {
         found.forbidden(&format!("{path}.splitStream"), why);

@@ -2,7 +2,7 @@
 //! Go's format, and of the settings that exist once per mode only those of the configured one. Ferry's own settings follow as a
 //! document of their own. The same values as JSON are the body of `/configz`.
 
-use super::scalar::{INDENT, Page};
+use super::scalar::{INDENT, YamlPage};
 use super::types::{
     ClientConnection, Conntrack, FerryConfiguration, IpTables, Ipvs, KubeProxyConfiguration, LogOptions, Logging,
     MODE_IPVS, MODE_NFTABLES, NfTables, VModule, WinKernel,
@@ -13,7 +13,7 @@ use super::{GoDuration, ferry};
 mod tests;
 
 /// A value to write.
-enum Value<'a> {
+enum ConfigValue<'a> {
     /// numbers and booleans, as they are
     Plain(String),
     Text(&'a str),
@@ -25,7 +25,7 @@ enum Value<'a> {
 }
 
 /// Entries in the order of their keys.
-type Map<'a> = Vec<(&'a str, Value<'a>)>;
+type Map<'a> = Vec<(&'a str, ConfigValue<'a>)>;
 
 /// The API group of KubeProxyConfiguration.
 const GROUP: &str = "kubeproxy.config.k8s.io";
@@ -36,7 +36,7 @@ impl KubeProxyConfiguration {
     /// In the sections of other modes than the configured one (iptables, where it is neither ipvs nor nftables) the
     /// periods are zero and masqueradeAll is false, which reads as the default: upstream keeps one of each.
     pub fn to_yaml(&self) -> String {
-        let mut page = Page::default();
+        let mut page = YamlPage::default();
         map(&mut page, self.entries(), 0);
         if self.ferry != FerryConfiguration::default() {
             page.line(0);
@@ -50,40 +50,40 @@ impl KubeProxyConfiguration {
     /// [`Self::to_yaml`] under its API group, and Ferry's own settings under theirs.
     pub fn to_configz(&self) -> String {
         let documents = [(GROUP, self.entries()), (ferry::API_GROUP, own(&self.ferry))];
-        json(documents.into_iter().map(|(group, entries)| (group, Value::Map(entries))).collect()).to_string()
+        json(documents.into_iter().map(|(group, entries)| (group, ConfigValue::Map(entries))).collect()).to_string()
     }
 
     fn entries(&self) -> Map<'_> {
         let mut entries = vec![
-            ("apiVersion", Value::Text("kubeproxy.config.k8s.io/v1alpha1")),
-            ("bindAddress", Value::Text(&self.bind_address)),
+            ("apiVersion", ConfigValue::Text("kubeproxy.config.k8s.io/v1alpha1")),
+            ("bindAddress", ConfigValue::Text(&self.bind_address)),
             ("bindAddressHardFail", plain(self.bind_address_hard_fail)),
             ("clientConnection", client_connection(&self.client_connection)),
-            ("clusterCIDR", Value::Text(&self.cluster_cidr)),
-            ("configSyncPeriod", Value::Duration(self.config_sync_period)),
+            ("clusterCIDR", ConfigValue::Text(&self.cluster_cidr)),
+            ("configSyncPeriod", ConfigValue::Duration(self.config_sync_period)),
             ("conntrack", conntrack(&self.conntrack)),
             ("detectLocal", self.detect_local()),
-            ("detectLocalMode", Value::Text(&self.detect_local_mode)),
+            ("detectLocalMode", ConfigValue::Text(&self.detect_local_mode)),
             ("enableProfiling", plain(self.enable_profiling)),
         ];
         if !self.feature_gates.is_empty() {
             let gates = self.feature_gates.iter().map(|(name, value)| (name.as_str(), plain(value)));
-            entries.push(("featureGates", Value::Map(gates.collect())));
+            entries.push(("featureGates", ConfigValue::Map(gates.collect())));
         }
         entries.extend([
-            ("healthzBindAddress", Value::Text(&self.healthz_bind_address)),
-            ("hostnameOverride", Value::Text(&self.hostname_override)),
+            ("healthzBindAddress", ConfigValue::Text(&self.healthz_bind_address)),
+            ("hostnameOverride", ConfigValue::Text(&self.hostname_override)),
             ("iptables", iptables(&self.iptables, self.mode != MODE_IPVS, self.mode != MODE_NFTABLES)),
             ("ipvs", ipvs(&self.ipvs, self.mode == MODE_IPVS)),
-            ("kind", Value::Text("KubeProxyConfiguration")),
+            ("kind", ConfigValue::Text("KubeProxyConfiguration")),
             ("logging", logging(&self.logging)),
-            ("metricsBindAddress", Value::Text(&self.metrics_bind_address)),
-            ("mode", Value::Text(&self.mode)),
+            ("metricsBindAddress", ConfigValue::Text(&self.metrics_bind_address)),
+            ("mode", ConfigValue::Text(&self.mode)),
             ("nftables", nftables(&self.nftables, self.mode == MODE_NFTABLES)),
-            ("nodePortAddresses", Value::Texts(&self.node_port_addresses)),
+            ("nodePortAddresses", ConfigValue::Texts(&self.node_port_addresses)),
             ("oomScoreAdj", plain(self.oom_score_adj)),
-            ("portRange", Value::Text(&self.port_range)),
-            ("showHiddenMetricsForVersion", Value::Text(&self.show_hidden_metrics_for_version)),
+            ("portRange", ConfigValue::Text(&self.port_range)),
+            ("showHiddenMetricsForVersion", ConfigValue::Text(&self.show_hidden_metrics_for_version)),
         ]);
         if self.windows_run_as_service {
             entries.push(("windowsRunAsService", plain(true)));
@@ -92,10 +92,10 @@ impl KubeProxyConfiguration {
         entries
     }
 
-    fn detect_local(&self) -> Value<'_> {
-        Value::Map(vec![
-            ("bridgeInterface", Value::Text(&self.detect_local.bridge_interface)),
-            ("interfaceNamePrefix", Value::Text(&self.detect_local.interface_name_prefix)),
+    fn detect_local(&self) -> ConfigValue<'_> {
+        ConfigValue::Map(vec![
+            ("bridgeInterface", ConfigValue::Text(&self.detect_local.bridge_interface)),
+            ("interfaceNamePrefix", ConfigValue::Text(&self.detect_local.interface_name_prefix)),
         ])
     }
 }
@@ -103,54 +103,54 @@ impl KubeProxyConfiguration {
 fn own(from: &FerryConfiguration) -> Map<'_> {
     vec![
         ("acceptForward", plain(from.accept_forward)),
-        ("apiVersion", Value::Text(ferry::API_VERSION)),
-        ("controlSocket", Value::Text(&from.control_socket)),
+        ("apiVersion", ConfigValue::Text(ferry::API_VERSION)),
+        ("controlSocket", ConfigValue::Text(&from.control_socket)),
         ("ipvsPingOnlyWithEndpoints", plain(from.ipvs_ping_only_with_endpoints)),
-        ("ipvsTerminationGracePeriod", Value::Duration(from.ipvs_termination_grace_period)),
-        ("kind", Value::Text(ferry::KIND)),
-        ("proxyModeFallback", Value::Texts(&from.proxy_mode_fallback)),
-        ("selfTestPeriod", Value::Duration(from.self_test.period)),
-        ("selfTestRanges", Value::Texts(&from.self_test.ranges)),
-        ("snapshot", Value::Text(&from.snapshot)),
-        ("snapshotMaxAge", Value::Duration(from.snapshot_max_age)),
-        ("statusPage", Value::Text(&from.status_page)),
-        ("userspaceDrainTimeout", Value::Duration(from.userspace.drain_timeout)),
-        ("userspaceInterface", Value::Text(&from.userspace.interface)),
+        ("ipvsTerminationGracePeriod", ConfigValue::Duration(from.ipvs_termination_grace_period)),
+        ("kind", ConfigValue::Text(ferry::KIND)),
+        ("proxyModeFallback", ConfigValue::Texts(&from.proxy_mode_fallback)),
+        ("selfTestPeriod", ConfigValue::Duration(from.self_test.period)),
+        ("selfTestRanges", ConfigValue::Texts(&from.self_test.ranges)),
+        ("snapshot", ConfigValue::Text(&from.snapshot)),
+        ("snapshotMaxAge", ConfigValue::Duration(from.snapshot_max_age)),
+        ("statusPage", ConfigValue::Text(&from.status_page)),
+        ("userspaceDrainTimeout", ConfigValue::Duration(from.userspace.drain_timeout)),
+        ("userspaceInterface", ConfigValue::Text(&from.userspace.interface)),
         ("userspaceMaxAssociations", plain(from.userspace.max_associations)),
         ("userspaceMaxConnections", plain(from.userspace.max_connections)),
         ("userspaceMaxConnectionsPerPort", plain(from.userspace.max_connections_per_port)),
-        ("userspaceTerminationGracePeriod", Value::Duration(from.userspace.termination_grace_period)),
-        ("userspaceUDPTimeout", Value::Duration(from.userspace.udp_timeout)),
-        ("userspaceWay", Value::Text(&from.userspace.way)),
+        ("userspaceTerminationGracePeriod", ConfigValue::Duration(from.userspace.termination_grace_period)),
+        ("userspaceUDPTimeout", ConfigValue::Duration(from.userspace.udp_timeout)),
+        ("userspaceWay", ConfigValue::Text(&from.userspace.way)),
     ]
 }
 
-fn client_connection(from: &ClientConnection) -> Value<'_> {
-    Value::Map(vec![
-        ("acceptContentTypes", Value::Text(&from.accept_content_types)),
+fn client_connection(from: &ClientConnection) -> ConfigValue<'_> {
+    ConfigValue::Map(vec![
+        ("acceptContentTypes", ConfigValue::Text(&from.accept_content_types)),
         ("burst", plain(from.burst)),
-        ("contentType", Value::Text(&from.content_type)),
-        ("kubeconfig", Value::Text(&from.kubeconfig)),
-        ("qps", Value::Plain(float(from.qps))),
+        ("contentType", ConfigValue::Text(&from.content_type)),
+        ("kubeconfig", ConfigValue::Text(&from.kubeconfig)),
+        ("qps", ConfigValue::Plain(float(from.qps))),
     ])
 }
 
-fn conntrack(from: &Conntrack) -> Value<'_> {
-    Value::Map(vec![
+fn conntrack(from: &Conntrack) -> ConfigValue<'_> {
+    ConfigValue::Map(vec![
         ("maxPerCore", plain(from.max_per_core)),
         ("min", plain(from.min)),
         ("tcpBeLiberal", plain(from.tcp_be_liberal)),
-        ("tcpCloseWaitTimeout", Value::Duration(from.tcp_close_wait_timeout)),
-        ("tcpEstablishedTimeout", Value::Duration(from.tcp_established_timeout)),
-        ("udpStreamTimeout", Value::Duration(from.udp_stream_timeout)),
-        ("udpTimeout", Value::Duration(from.udp_timeout)),
+        ("tcpCloseWaitTimeout", ConfigValue::Duration(from.tcp_close_wait_timeout)),
+        ("tcpEstablishedTimeout", ConfigValue::Duration(from.tcp_established_timeout)),
+        ("udpStreamTimeout", ConfigValue::Duration(from.udp_stream_timeout)),
+        ("udpTimeout", ConfigValue::Duration(from.udp_timeout)),
     ])
 }
 
 /// The periods hold in any mode but ipvs and nftables, masqueradeAll in any but nftables.
-fn iptables(from: &IpTables, not_ipvs: bool, not_nftables: bool) -> Value<'_> {
+fn iptables(from: &IpTables, not_ipvs: bool, not_nftables: bool) -> ConfigValue<'_> {
     let is_active = not_ipvs && not_nftables;
-    Value::Map(vec![
+    ConfigValue::Map(vec![
         ("localhostNodePorts", plain(from.localhost_node_ports)),
         ("masqueradeAll", plain(from.masquerade_all && not_nftables)),
         ("masqueradeBit", plain(from.masquerade_bit)),
@@ -159,21 +159,21 @@ fn iptables(from: &IpTables, not_ipvs: bool, not_nftables: bool) -> Value<'_> {
     ])
 }
 
-fn ipvs(from: &Ipvs, is_active: bool) -> Value<'_> {
-    Value::Map(vec![
-        ("excludeCIDRs", Value::Texts(&from.exclude_cidrs)),
+fn ipvs(from: &Ipvs, is_active: bool) -> ConfigValue<'_> {
+    ConfigValue::Map(vec![
+        ("excludeCIDRs", ConfigValue::Texts(&from.exclude_cidrs)),
         ("minSyncPeriod", period(from.min_sync_period, is_active)),
-        ("scheduler", Value::Text(&from.scheduler)),
+        ("scheduler", ConfigValue::Text(&from.scheduler)),
         ("strictARP", plain(from.strict_arp)),
         ("syncPeriod", period(from.sync_period, is_active)),
-        ("tcpFinTimeout", Value::Duration(from.tcp_fin_timeout)),
-        ("tcpTimeout", Value::Duration(from.tcp_timeout)),
-        ("udpTimeout", Value::Duration(from.udp_timeout)),
+        ("tcpFinTimeout", ConfigValue::Duration(from.tcp_fin_timeout)),
+        ("tcpTimeout", ConfigValue::Duration(from.tcp_timeout)),
+        ("udpTimeout", ConfigValue::Duration(from.udp_timeout)),
     ])
 }
 
-fn nftables(from: &NfTables, is_active: bool) -> Value<'_> {
-    Value::Map(vec![
+fn nftables(from: &NfTables, is_active: bool) -> ConfigValue<'_> {
+    ConfigValue::Map(vec![
         ("masqueradeAll", plain(from.masquerade_all && is_active)),
         ("masqueradeBit", plain(from.masquerade_bit)),
         ("minSyncPeriod", period(from.min_sync_period, is_active)),
@@ -181,53 +181,53 @@ fn nftables(from: &NfTables, is_active: bool) -> Value<'_> {
     ])
 }
 
-fn logging(from: &Logging) -> Value<'_> {
+fn logging(from: &Logging) -> ConfigValue<'_> {
     let flush_frequency = if from.flush_in_nanoseconds {
         plain(from.flush_frequency.as_nanos())
     } else {
-        Value::Duration(from.flush_frequency)
+        ConfigValue::Duration(from.flush_frequency)
     };
     let options = vec![("json", log_options(&from.json)), ("text", log_options(&from.text))];
     let mut entries = vec![
         ("flushFrequency", flush_frequency),
-        ("format", Value::Text(&from.format)),
-        ("options", Value::Map(options)),
+        ("format", ConfigValue::Text(&from.format)),
+        ("options", ConfigValue::Map(options)),
         ("verbosity", plain(from.verbosity)),
     ];
     if !from.vmodule.is_empty() {
-        entries.push(("vmodule", Value::Maps(from.vmodule.iter().map(vmodule).collect())));
+        entries.push(("vmodule", ConfigValue::Maps(from.vmodule.iter().map(vmodule).collect())));
     }
-    Value::Map(entries)
+    ConfigValue::Map(entries)
 }
 
 fn vmodule(from: &VModule) -> Map<'_> {
-    vec![("filePattern", Value::Text(&from.file_pattern)), ("verbosity", plain(from.verbosity))]
+    vec![("filePattern", ConfigValue::Text(&from.file_pattern)), ("verbosity", plain(from.verbosity))]
 }
 
-fn log_options(from: &LogOptions) -> Value<'_> {
-    let mut entries = vec![("infoBufferSize", Value::Text(&from.info_buffer_size))];
+fn log_options(from: &LogOptions) -> ConfigValue<'_> {
+    let mut entries = vec![("infoBufferSize", ConfigValue::Text(&from.info_buffer_size))];
     if from.split_stream {
         entries.push(("splitStream", plain(true)));
     }
-    Value::Map(entries)
+    ConfigValue::Map(entries)
 }
 
-fn winkernel(from: &WinKernel) -> Value<'_> {
-    Value::Map(vec![
+fn winkernel(from: &WinKernel) -> ConfigValue<'_> {
+    ConfigValue::Map(vec![
         ("enableDSR", plain(from.enable_dsr)),
         ("forwardHealthCheckVip", plain(from.forward_health_check_vip)),
-        ("networkName", Value::Text(&from.network_name)),
-        ("rootHnsEndpointName", Value::Text(&from.root_hns_endpoint_name)),
-        ("sourceVip", Value::Text(&from.source_vip)),
+        ("networkName", ConfigValue::Text(&from.network_name)),
+        ("rootHnsEndpointName", ConfigValue::Text(&from.root_hns_endpoint_name)),
+        ("sourceVip", ConfigValue::Text(&from.source_vip)),
     ])
 }
 
-fn plain<'a>(value: impl ToString) -> Value<'a> {
-    Value::Plain(value.to_string())
+fn plain<'a>(value: impl ToString) -> ConfigValue<'a> {
+    ConfigValue::Plain(value.to_string())
 }
 
-fn period<'a>(period: GoDuration, is_active: bool) -> Value<'a> {
-    Value::Duration(if is_active { period } else { GoDuration::ZERO })
+fn period<'a>(period: GoDuration, is_active: bool) -> ConfigValue<'a> {
+    ConfigValue::Duration(if is_active { period } else { GoDuration::ZERO })
 }
 
 /// A number of 32 bits, on the way through JSON and YAML: what is whole and fits into 64 bits keeps all its digits, the
@@ -253,20 +253,20 @@ fn json(entries: Map<'_>) -> serde_json::Value {
     entries.into_iter().map(|(name, value)| (name.to_owned(), json_value(value))).collect()
 }
 
-fn json_value(value: Value<'_>) -> serde_json::Value {
+fn json_value(value: ConfigValue<'_>) -> serde_json::Value {
     match value {
         // Numbers and booleans are written alike in both formats.
-        Value::Plain(text) => serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text)),
-        Value::Text(text) => text.into(),
-        Value::Duration(duration) => duration.to_string().into(),
-        Value::Texts([]) => serde_json::Value::Null,
-        Value::Texts(texts) => texts.into(),
-        Value::Map(entries) => json(entries),
-        Value::Maps(maps) => maps.into_iter().map(json).collect(),
+        ConfigValue::Plain(text) => serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text)),
+        ConfigValue::Text(text) => text.into(),
+        ConfigValue::Duration(duration) => duration.to_string().into(),
+        ConfigValue::Texts([]) => serde_json::Value::Null,
+        ConfigValue::Texts(texts) => texts.into(),
+        ConfigValue::Map(entries) => json(entries),
+        ConfigValue::Maps(maps) => maps.into_iter().map(json).collect(),
     }
 }
 
-fn map(page: &mut Page, entries: Map<'_>, indent: usize) {
+fn map(page: &mut YamlPage, entries: Map<'_>, indent: usize) {
     for (name, value) in entries {
         page.line(indent);
         entry(page, name, value, indent);
@@ -274,32 +274,32 @@ fn map(page: &mut Page, entries: Map<'_>, indent: usize) {
 }
 
 /// A key with its value; the line has begun.
-fn entry(page: &mut Page, name: &str, value: Value<'_>, indent: usize) {
+fn entry(page: &mut YamlPage, name: &str, value: ConfigValue<'_>, indent: usize) {
     page.key(name);
     page.raw(":");
     match value {
-        Value::Plain(text) => {
+        ConfigValue::Plain(text) => {
             page.raw(" ");
             page.raw(&text);
         }
-        Value::Text(text) => {
+        ConfigValue::Text(text) => {
             page.raw(" ");
             page.value(text, indent + INDENT);
         }
-        Value::Duration(duration) => {
+        ConfigValue::Duration(duration) => {
             page.raw(" ");
             page.raw(&duration.to_string());
         }
-        Value::Texts([]) => page.raw(" null"),
-        Value::Texts(texts) => {
+        ConfigValue::Texts([]) => page.raw(" null"),
+        ConfigValue::Texts(texts) => {
             for text in texts {
                 page.line(indent);
                 page.raw("- ");
                 page.value(text, indent + INDENT);
             }
         }
-        Value::Map(entries) => map(page, entries, indent + INDENT),
-        Value::Maps(maps) => {
+        ConfigValue::Map(entries) => map(page, entries, indent + INDENT),
+        ConfigValue::Maps(maps) => {
             for entries in maps {
                 page.line(indent);
                 page.raw("-");

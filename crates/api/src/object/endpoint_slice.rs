@@ -28,7 +28,7 @@ pub struct EndpointSlice {
     /// first addresses that don't parse, for a diagnostic
     pub bad_addresses: Box<[Box<str>]>,
     /// the node name of each place, then the zones
-    names: Names,
+    names: PackedNames,
     /// for each place: 1-based index into the zones, 0 for none; empty if no endpoint has a zone
     place_zones: Box<[u16]>,
     hints: Box<[Hints]>,
@@ -36,7 +36,7 @@ pub struct EndpointSlice {
 
 /// Several names in one string: a slice mostly has a few, and an allocation for each would cost more than the names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Names {
+struct PackedNames {
     text: Box<str>,
     /// end of each name
     ends: Box<[u32]>,
@@ -156,16 +156,16 @@ impl EndpointSlice {
     }
 }
 
-// === impl Names ===
+// === impl PackedNames ===
 
-impl Names {
+impl PackedNames {
     fn get(&self, index: usize) -> Option<&str> {
         let start = index.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied())?;
         self.text.get(usize::try_from(start).ok()?..usize::try_from(*self.ends.get(index)?).ok()?)
     }
 }
 
-impl FromIterator<Box<str>> for Names {
+impl FromIterator<Box<str>> for PackedNames {
     fn from_iter<I: IntoIterator<Item = Box<str>>>(names: I) -> Self {
         let (mut text, mut ends) = (String::new(), Vec::new());
         for name in names {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::head::{Head, Reading};
+use super::head::{DocumentHead, Reading};
 use super::raw::{RawEndpointSlice, RawNode, RawService, RawServiceCidr};
 use super::scalar::LooseText;
 use super::{Document, WireError, convert};
@@ -16,7 +16,7 @@ use crate::object::{Kind, KubeObject, ObjectName};
 const BROKEN_ITEMS: usize = 16;
 
 /// Progress in one document, for errors.
-pub(super) struct Progress<'r> {
+pub(super) struct DocumentProgress<'r> {
     read: &'r mut Vec<Result<Document, WireError>>,
     title: Option<String>,
     object: Option<(Kind, ObjectName)>,
@@ -28,34 +28,34 @@ pub(super) struct Progress<'r> {
 /// Reads one document, whose head was read before.
 pub(super) struct DocumentSeed<'h, 'a, 'r> {
     /// result of the first pass
-    head: &'h Head<'a>,
+    head: &'h DocumentHead<'a>,
     /// the items of a List before this one have been read
     first_item: usize,
-    progress: &'h mut Progress<'r>,
+    progress: &'h mut DocumentProgress<'r>,
 }
 
 /// Reads one object: a whole document or an item of a List.
 struct ObjectSeed<'h, 'a, 'r> {
-    head: &'h Head<'a>,
+    head: &'h DocumentHead<'a>,
     in_list: bool,
     /// the kind that a List has given to its items
     listed: Option<Kind>,
-    progress: &'h mut Progress<'r>,
+    progress: &'h mut DocumentProgress<'r>,
 }
 
 /// Reads the items of a List, each with its head.
 struct ListVisitor<'h, 'a, 'r> {
-    heads: &'h [Head<'a>],
+    heads: &'h [DocumentHead<'a>],
     first_item: usize,
     listed: Option<Kind>,
-    progress: &'h mut Progress<'r>,
+    progress: &'h mut DocumentProgress<'r>,
 }
 
 struct ItemsSeed<'h, 'a, 'r>(ListVisitor<'h, 'a, 'r>);
 
 /// Decodes one document; `describe` adds line and column to errors. A malformed item of a List affects that item only.
 pub(super) fn read_document<E>(
-    head: &Head<'_>,
+    head: &DocumentHead<'_>,
     read: &mut Vec<Result<Document, WireError>>,
     mut decode: impl FnMut(DocumentSeed<'_, '_, '_>) -> Result<(), E>,
     describe: impl Fn(&E, Option<String>) -> WireError,
@@ -65,9 +65,9 @@ pub(super) fn read_document<E>(
     }
     let mut first_item = 0;
     for round in 0..=BROKEN_ITEMS {
-        let mut progress = Progress { read, title: None, object: None, misnamed: false, item: None };
+        let mut progress = DocumentProgress { read, title: None, object: None, misnamed: false, item: None };
         let Err(error) = decode(DocumentSeed { head, first_item, progress: &mut progress }) else { return };
-        let Progress { title, object, misnamed, item, .. } = progress;
+        let DocumentProgress { title, object, misnamed, item, .. } = progress;
         if round == BROKEN_ITEMS {
             let mut rest = describe(&error, title);
             rest.message += &format!("; {BROKEN_ITEMS} items before it are wrong too, what follows isn't read");
@@ -83,11 +83,11 @@ pub(super) fn read_document<E>(
 
 /// Reads one document whose kind is evident, or returns that it needs a second pass.
 pub(super) fn try_document<E>(
-    head: &Head<'_>,
+    head: &DocumentHead<'_>,
     read: &mut Vec<Result<Document, WireError>>,
     decode: impl FnOnce(DocumentSeed<'_, '_, '_>) -> Result<(), E>,
 ) -> bool {
-    let mut progress = Progress { read, title: None, object: None, misnamed: false, item: None };
+    let mut progress = DocumentProgress { read, title: None, object: None, misnamed: false, item: None };
     decode(DocumentSeed { head, first_item: 0, progress: &mut progress }).is_ok()
 }
 

@@ -14,7 +14,7 @@ use crate::object::{
 
 /// The fields of one JSON object; those that are absent are left out.
 #[derive(Default)]
-struct Fields(Map<String, Value>);
+struct JsonFields(Map<String, Value>);
 
 /// Encodes an object on one line.
 ///
@@ -29,9 +29,9 @@ pub fn encode_object(object: &KubeObject) -> String {
     Value::Object(fields.0).to_string()
 }
 
-// === impl Fields ===
+// === impl JsonFields ===
 
-impl Fields {
+impl JsonFields {
     /// The fields that every object has.
     fn of(kind: Kind, metadata: Self) -> Self {
         let version = match kind {
@@ -66,20 +66,20 @@ impl Fields {
     }
 }
 
-impl From<Fields> for Value {
-    fn from(fields: Fields) -> Self {
+impl From<JsonFields> for Value {
+    fn from(fields: JsonFields) -> Self {
         Self::Object(fields.0)
     }
 }
 
-fn metadata(name: &ObjectName) -> Fields {
+fn metadata(name: &ObjectName) -> JsonFields {
     let namespace = Some(name.namespace()).filter(|namespace| !namespace.is_empty());
-    Fields::default().with("name", name.name()).with_some("namespace", namespace)
+    JsonFields::default().with("name", name.name()).with_some("namespace", namespace)
 }
 
-fn encode_service(service: &Service) -> Fields {
+fn encode_service(service: &Service) -> JsonFields {
     let proxy = service.foreign_proxy.then_some("");
-    let labels = Fields::default().with_some("service.kubernetes.io/service-proxy-name", proxy);
+    let labels = JsonFields::default().with_some("service.kubernetes.io/service-proxy-name", proxy);
     let metadata = metadata(&service.name)
         .with_some("uid", service.uid.map(|uid| uid.to_string()))
         .with_some("creationTimestamp", service.created.and_then(format_timestamp))
@@ -87,14 +87,14 @@ fn encode_service(service: &Service) -> Fields {
         .with_object("annotations", balancing(service.balancing.as_deref()));
     let ingress = service.ingress.iter().map(|entry| {
         let mode = entry.proxy_mode.then_some("Proxy");
-        Value::from(Fields::default().with("ip", text_of(&entry.ip)).with_some("ipMode", mode))
+        Value::from(JsonFields::default().with("ip", text_of(&entry.ip)).with_some("ipMode", mode))
     });
-    let balancer = Fields::default().with_list("ingress", ingress);
-    let status = Fields::default().with_object("loadBalancer", balancer);
-    Fields::of(Kind::Service, metadata).with_object("spec", service_spec(service)).with_object("status", status)
+    let balancer = JsonFields::default().with_list("ingress", ingress);
+    let status = JsonFields::default().with_object("loadBalancer", balancer);
+    JsonFields::of(Kind::Service, metadata).with_object("spec", service_spec(service)).with_object("status", status)
 }
 
-fn service_spec(service: &Service) -> Fields {
+fn service_spec(service: &Service) -> JsonFields {
     let kind = match service.kind {
         ServiceType::ClusterIp => None,
         ServiceType::NodePort => Some("NodePort"),
@@ -110,7 +110,7 @@ fn service_spec(service: &Service) -> Fields {
         .or_else(|| Some(service.health_check_node_port).filter(|port| *port != 0).map(Value::from));
     let internal = odd(service, OddField::InternalTrafficPolicy).or_else(|| policy(service.internal_policy));
     let external = odd(service, OddField::ExternalTrafficPolicy).or_else(|| policy(service.external_policy));
-    with_cluster_ips(Fields::default(), service)
+    with_cluster_ips(JsonFields::default(), service)
         .with_some("type", odd(service, OddField::Type).or(kind))
         .with_list("ports", service.ports.iter().map(service_port))
         .with_list("externalIPs", service.external_ips.iter().map(text_of))
@@ -123,7 +123,7 @@ fn service_spec(service: &Service) -> Fields {
 }
 
 /// Adds clusterIP, clusterIPs and ipFamilies.
-fn with_cluster_ips(fields: Fields, service: &Service) -> Fields {
+fn with_cluster_ips(fields: JsonFields, service: &Service) -> JsonFields {
     let mut ips: Vec<Value> = service.cluster_ips.iter().map(text_of).collect();
     let mut families: Vec<Value> = service.families.iter().map(|family| family.to_string().into()).collect();
     if ips.is_empty() && service.cluster_ip.is_some() {
@@ -141,7 +141,7 @@ fn with_cluster_ips(fields: Fields, service: &Service) -> Fields {
 
 fn service_port(port: &ServicePort) -> Value {
     let node_port = if port.node_port == Ok(0) { None } else { Some(number_of(&port.node_port)) };
-    Fields::default()
+    JsonFields::default()
         .with_some("name", Some(&*port.name).filter(|name| !name.is_empty()))
         .with_some("protocol", protocol(&port.protocol))
         .with("port", number_of(&port.port))
@@ -149,20 +149,20 @@ fn service_port(port: &ServicePort) -> Value {
         .into()
 }
 
-fn balancing(annotations: Option<&BalancingAnnotations>) -> Fields {
-    let Some(annotations) = annotations else { return Fields::default() };
-    Fields::default()
+fn balancing(annotations: Option<&BalancingAnnotations>) -> JsonFields {
+    let Some(annotations) = annotations else { return JsonFields::default() };
+    JsonFields::default()
         .with_some(SCHEDULER_ANNOTATION, annotations.scheduler.as_deref())
         .with_some(WEIGHT_ZONES_ANNOTATION, annotations.weight_zones.as_deref())
         .with_some(WEIGHT_LOCAL_ANNOTATION, annotations.weight_local.as_deref())
 }
 
-fn encode_slice(slice: &EndpointSlice) -> Fields {
-    let labels = Fields::default()
+fn encode_slice(slice: &EndpointSlice) -> JsonFields {
+    let labels = JsonFields::default()
         .with_some("kubernetes.io/service-name", slice.service.as_ref().map(ObjectName::name))
         .with_some("service.kubernetes.io/headless", slice.headless.then_some(""));
     let trigger: Option<String> = slice.trigger_time.and_then(|time: Timestamp| format_timestamp(time));
-    let annotations = Fields::default().with_some("endpoints.kubernetes.io/last-change-trigger-time", trigger);
+    let annotations = JsonFields::default().with_some("endpoints.kubernetes.io/last-change-trigger-time", trigger);
     let metadata = metadata(&slice.name).with_object("labels", labels).with_object("annotations", annotations);
     let address_type = match slice.address_type {
         AddressType::Ipv4 => "IPv4",
@@ -170,14 +170,14 @@ fn encode_slice(slice: &EndpointSlice) -> Fields {
         AddressType::Other => "FQDN",
     };
     let bad = slice.bad_addresses.iter().map(|text| json!({ "addresses": [text] }));
-    Fields::of(Kind::EndpointSlice, metadata)
+    JsonFields::of(Kind::EndpointSlice, metadata)
         .with("addressType", address_type)
         .with_list("ports", slice.ports.iter().map(slice_port))
         .with_list("endpoints", slice.endpoints.iter().map(|one| endpoint(slice, one)).chain(bad))
 }
 
 fn slice_port(port: &SlicePort) -> Value {
-    Fields::default()
+    JsonFields::default()
         .with_some("name", port.name.as_deref().filter(|name| !name.is_empty()))
         .with_some("protocol", protocol(&port.protocol))
         .with_some("port", port.port.as_ref().map(number_of))
@@ -186,15 +186,15 @@ fn slice_port(port: &SlicePort) -> Value {
 
 fn endpoint(slice: &EndpointSlice, endpoint: &SliceEndpoint) -> Value {
     let conditions = endpoint.conditions;
-    let conditions = Fields::default()
+    let conditions = JsonFields::default()
         .with_some("ready", (!conditions.ready).then_some(false))
         .with_some("serving", (!conditions.serving).then_some(false))
         .with_some("terminating", conditions.terminating.then_some(true));
     let names = |names: &[Box<str>]| names.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>();
-    let hints = slice.hints_of(endpoint).map_or_else(Fields::default, |Hints { zones, nodes }| {
-        Fields::default().with_list("forZones", names(zones)).with_list("forNodes", names(nodes))
+    let hints = slice.hints_of(endpoint).map_or_else(JsonFields::default, |Hints { zones, nodes }| {
+        JsonFields::default().with_list("forZones", names(zones)).with_list("forNodes", names(nodes))
     });
-    Fields::default()
+    JsonFields::default()
         .with("addresses", vec![endpoint.address.to_string()])
         .with_object("conditions", conditions)
         .with_some("nodeName", slice.node_of(endpoint))
@@ -203,13 +203,13 @@ fn endpoint(slice: &EndpointSlice, endpoint: &SliceEndpoint) -> Value {
         .into()
 }
 
-fn encode_node(node: &Node) -> Fields {
+fn encode_node(node: &Node) -> JsonFields {
     // Only its presence is read.
     let deletion = node.deleting.then_some("1970-01-01T00:00:00Z");
-    let labels = Fields::default().with_some("topology.kubernetes.io/zone", node.zone.as_deref());
+    let labels = JsonFields::default().with_some("topology.kubernetes.io/zone", node.zone.as_deref());
     let metadata = metadata(&node.name).with_some("deletionTimestamp", deletion).with_object("labels", labels);
     let taint = json!({ "key": super::convert::TO_BE_DELETED, "effect": "NoSchedule" });
-    let spec = Fields::default()
+    let spec = JsonFields::default()
         .with_list("podCIDRs", node.pod_cidrs.iter().map(text_of))
         .with_list("taints", node.to_be_deleted.then_some(taint));
     let addresses = node.addresses.iter().map(|entry| {
@@ -219,13 +219,13 @@ fn encode_node(node: &Node) -> Fields {
         };
         json!({ "type": kind, "address": text_of(&entry.address) })
     });
-    let status = Fields::default().with_list("addresses", addresses);
-    Fields::of(Kind::Node, metadata).with_object("spec", spec).with_object("status", status)
+    let status = JsonFields::default().with_list("addresses", addresses);
+    JsonFields::of(Kind::Node, metadata).with_object("spec", spec).with_object("status", status)
 }
 
-fn encode_service_cidr(cidr: &ServiceCidr) -> Fields {
-    let spec = Fields::default().with_list("cidrs", cidr.cidrs.iter().map(text_of));
-    Fields::of(Kind::ServiceCidr, metadata(&cidr.name)).with_object("spec", spec)
+fn encode_service_cidr(cidr: &ServiceCidr) -> JsonFields {
+    let spec = JsonFields::default().with_list("cidrs", cidr.cidrs.iter().map(text_of));
+    JsonFields::of(Kind::ServiceCidr, metadata(&cidr.name)).with_object("spec", spec)
 }
 
 fn text_of<T: Display>(value: &Parsed<T>) -> Value {

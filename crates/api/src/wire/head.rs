@@ -11,7 +11,7 @@ use crate::object::{Kind, ObjectName};
 
 /// Type and metadata of a document. Nothing here is an error: an unknown kind may have any shape.
 #[derive(Debug, Default)]
-pub(super) struct Head<'a> {
+pub(super) struct DocumentHead<'a> {
     pub(super) shape: Shape,
     api_version: Option<Cow<'a, str>>,
     kind: Option<Cow<'a, str>>,
@@ -22,7 +22,7 @@ pub(super) struct Head<'a> {
     /// there is a namespace, but it is no string
     bad_namespace: bool,
     /// heads of a List's items; empty for other documents, and for an item
-    pub(super) items: Vec<Head<'a>>,
+    pub(super) items: Vec<DocumentHead<'a>>,
 }
 
 /// The outermost form of a document.
@@ -48,22 +48,22 @@ struct HeadVisitor {
 }
 
 /// The head of an item, without items of its own: a hostile file can't nest heads.
-struct ItemHead<'a>(Head<'a>);
+struct ItemHead<'a>(DocumentHead<'a>);
 
 /// Keys of a map seen so far.
 #[derive(Default)]
-struct Seen {
+struct SeenKeys {
     /// one bit for each key
     keys: u8,
     twice: Option<&'static str>,
 }
 
 #[derive(Default)]
-struct Items<'a>(Vec<Head<'a>>);
+struct Items<'a>(Vec<DocumentHead<'a>>);
 struct ItemsVisitor;
 
 #[derive(Default)]
-struct Names<'a> {
+struct DocumentNames<'a> {
     namespace: Option<Cow<'a, str>>,
     name: Option<Cow<'a, str>>,
     twice: Option<&'static str>,
@@ -103,9 +103,9 @@ macro_rules! scalars_are_other {
     };
 }
 
-// === impl Head ===
+// === impl DocumentHead ===
 
-impl<'a> Head<'a> {
+impl<'a> DocumentHead<'a> {
     /// The head of an object whose apiVersion and kind are known from elsewhere; empty ones count as absent.
     pub(super) fn typed(api_version: &'a str, kind: &'a str) -> Self {
         let text = |text: &'a str| Some(Cow::Borrowed(text)).filter(|text| !text.is_empty());
@@ -232,7 +232,7 @@ fn known(kind: &str) -> Option<(Reading, &'static str, &'static [&'static str])>
     })
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Head<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for DocumentHead<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(HeadVisitor { with_items: true })
     }
@@ -249,21 +249,21 @@ impl<'de: 'a, 'a> Deserialize<'de> for ItemHead<'a> {
 // === impl HeadVisitor ===
 
 impl<'de> Visitor<'de> for HeadVisitor {
-    type Value = Head<'de>;
+    type Value = DocumentHead<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a document")
     }
 
-    scalars_are_other!(Head { shape: Shape::Other, ..Head::default() });
+    scalars_are_other!(DocumentHead { shape: Shape::Other, ..DocumentHead::default() });
 
     fn visit_seq<A: SeqAccess<'de>>(self, access: A) -> Result<Self::Value, A::Error> {
-        IgnoredAny.visit_seq(access).map(|_| Head { shape: Shape::Other, ..Head::default() })
+        IgnoredAny.visit_seq(access).map(|_| DocumentHead { shape: Shape::Other, ..DocumentHead::default() })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
-        let mut head = Head { shape: Shape::Map, ..Head::default() };
-        let mut seen = Seen::default();
+        let mut head = DocumentHead { shape: Shape::Map, ..DocumentHead::default() };
+        let mut seen = SeenKeys::default();
         while let Some(key) = access.next_key::<LooseText<'de>>()? {
             match key.0.as_deref() {
                 Some("apiVersion") => {
@@ -276,7 +276,7 @@ impl<'de> Visitor<'de> for HeadVisitor {
                 }
                 Some("metadata") => {
                     seen.mark(2, "metadata");
-                    let names: Names<'de> = access.next_value()?;
+                    let names: DocumentNames<'de> = access.next_value()?;
                     (head.namespace, head.name) = (names.namespace, names.name);
                     head.bad_namespace = names.bad_namespace;
                     seen.twice = seen.twice.or(names.twice);
@@ -295,9 +295,9 @@ impl<'de> Visitor<'de> for HeadVisitor {
     }
 }
 
-// === impl Seen ===
+// === impl SeenKeys ===
 
-impl Seen {
+impl SeenKeys {
     /// Notes that a key, one of four, is there; the first that is there again is kept.
     fn mark(&mut self, number: u8, key: &'static str) {
         let bit = 1u8 << number;
@@ -338,30 +338,30 @@ impl<'de> Visitor<'de> for ItemsVisitor {
     }
 }
 
-// === impl Names ===
+// === impl DocumentNames ===
 
-impl<'de: 'a, 'a> Deserialize<'de> for Names<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for DocumentNames<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(NamesVisitor)
     }
 }
 
 impl<'de> Visitor<'de> for NamesVisitor {
-    type Value = Names<'de>;
+    type Value = DocumentNames<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("metadata")
     }
 
-    scalars_are_other!(Names::default());
+    scalars_are_other!(DocumentNames::default());
 
     fn visit_seq<A: SeqAccess<'de>>(self, access: A) -> Result<Self::Value, A::Error> {
-        IgnoredAny.visit_seq(access).map(|_| Names::default())
+        IgnoredAny.visit_seq(access).map(|_| DocumentNames::default())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
-        let mut names = Names::default();
-        let mut seen = Seen::default();
+        let mut names = DocumentNames::default();
+        let mut seen = SeenKeys::default();
         while let Some(key) = access.next_key::<LooseText<'de>>()? {
             match key.0.as_deref() {
                 Some("name") => {

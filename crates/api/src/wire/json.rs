@@ -4,13 +4,13 @@ use serde::de::DeserializeSeed;
 use serde_json::Deserializer;
 
 use super::document::read_document;
-use super::head::{Head, Shape};
-use super::{Decoded, WireError, sentence};
+use super::head::{DocumentHead, Shape};
+use super::{DecodedText, WireError, sentence};
 
 /// Reads all documents; those without content (null) are left out. What is no JSON is the last that can be read.
-pub(super) fn decode(text: &str) -> Decoded {
-    let mut heads = Deserializer::from_str(text).into_iter::<Head<'_>>();
-    let mut decoded = Decoded::default();
+pub(super) fn decode(text: &str) -> DecodedText {
+    let mut heads = Deserializer::from_str(text).into_iter::<DocumentHead<'_>>();
+    let mut decoded = DecodedText::default();
     let mut begin = 0;
     let mut document = 0;
     while let Some(head) = heads.next() {

@@ -88,7 +88,7 @@ fn sentence(title: Option<String>, message: &str) -> String {
 
 /// The result of one decoder for a text.
 #[derive(Default)]
-struct Decoded {
+struct DecodedText {
     documents: Vec<Result<Document, WireError>>,
     /// line and column of the first text that the format doesn't allow
     unreadable: Option<(Option<usize>, Option<usize>)>,
@@ -138,9 +138,9 @@ impl Manifest {
     }
 }
 
-// === impl Decoded ===
+// === impl DecodedText ===
 
-impl Decoded {
+impl DecodedText {
     fn unreadable(&mut self, error: WireError) {
         self.unreadable = self.unreadable.or(Some((error.line, error.column)));
         self.documents.push(Err(error));

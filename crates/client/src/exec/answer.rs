@@ -11,7 +11,7 @@ use crate::credential::bearer;
 use crate::tls::Pair;
 
 /// Credentials returned by a plugin: a token, a certificate, or both.
-pub(crate) struct Answer {
+pub(crate) struct ExecAnswer {
     pub(crate) header: Option<HeaderValue>,
     pub(crate) pair: Option<Pair>,
     /// expirationTimestamp: when to run the plugin again
@@ -23,21 +23,21 @@ pub(crate) struct Answer {
 struct ExecCredential {
     api_version: Option<String>,
     kind: Option<String>,
-    status: Option<Status>,
+    status: Option<CredentialStatus>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct CredentialStatus {
     expiration_timestamp: Option<String>,
     token: Option<String>,
     client_certificate_data: Option<String>,
     client_key_data: Option<String>,
 }
 
-// === impl Answer ===
+// === impl ExecAnswer ===
 
-impl Answer {
+impl ExecAnswer {
     /// Decodes a plugin's output, which must have this API version.
     pub(super) fn parse(printed: &[u8], version: &str) -> Result<Self, String> {
         let credential: ExecCredential = serde_json::from_slice(printed).map_err(|error| {
@@ -73,8 +73,8 @@ impl Answer {
     }
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for ExecAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answer").field("expires", &self.expires).finish_non_exhaustive()
+        f.debug_struct("ExecAnswer").field("expires", &self.expires).finish_non_exhaustive()
     }
 }

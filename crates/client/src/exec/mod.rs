@@ -14,15 +14,15 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::Timing;
+use super::TimeLimits;
 use super::credential::Credential;
 use super::error::CallError;
-use super::settings::Settings;
+use super::settings::ClientSettings;
 use super::tls::Material;
 use crate::observe::Observe;
 
-pub(super) use answer::Answer;
-use run::Outcome;
+pub(super) use answer::ExecAnswer;
+use run::ExecOutcome;
 
 /// An exec plugin and its last result.
 #[derive(Debug)]
@@ -35,13 +35,13 @@ pub(super) struct Plugin {
     /// least time between two runs: any result is reused for so long, failures and rejected credentials included
     pause: Duration,
     metrics: Arc<dyn Observe>,
-    state: Mutex<State>,
+    state: Mutex<ExecState>,
     /// the last run whose credentials the server rejected
     refused: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ExecState {
     /// number of runs
     run: u64,
     /// end of the last run
@@ -57,14 +57,14 @@ struct State {
 // === impl Plugin ===
 
 impl Plugin {
-    pub(super) fn new(exec: &Exec, settings: &Settings, timing: &Timing, metrics: Arc<dyn Observe>) -> Self {
+    pub(super) fn new(exec: &Exec, settings: &ClientSettings, timing: &TimeLimits, metrics: Arc<dyn Observe>) -> Self {
         Self {
             about: about(exec, settings),
             exec: exec.clone(),
             limit: timing.plugin,
             pause: timing.plugin_pause,
             metrics,
-            state: Mutex::new(State::default()),
+            state: Mutex::new(ExecState::default()),
             refused: AtomicU64::new(0),
         }
     }
@@ -91,18 +91,18 @@ impl Plugin {
         state.run > run || state.ended.is_none_or(|ended| ended.elapsed() >= self.pause)
     }
 
-    async fn renew(&self, state: &mut State) {
+    async fn renew(&self, state: &mut ExecState) {
         let outcome = run::run(&self.exec, &self.about, self.limit).await;
         state.run += 1;
         state.ended = Some(Instant::now());
         let (status, code) = outcome.status();
         self.metrics.plugin_call(status, code);
         let answer = match outcome {
-            Outcome::Printed(printed) => {
-                Answer::parse(&printed, &self.exec.api_version).map_err(|reason| self.failure(&reason))
+            ExecOutcome::Printed(printed) => {
+                ExecAnswer::parse(&printed, &self.exec.api_version).map_err(|reason| self.failure(&reason))
             }
-            Outcome::Failed { reason, .. } => Err(self.failure(&reason)),
-            Outcome::Missing(reason) => Err(self.missing(&reason)),
+            ExecOutcome::Failed { reason, .. } => Err(self.failure(&reason)),
+            ExecOutcome::Missing(reason) => Err(self.missing(&reason)),
         };
         match answer {
             Ok(answer) => self.keep(state, answer),
@@ -110,7 +110,7 @@ impl Plugin {
         }
     }
 
-    fn keep(&self, state: &mut State, answer: Answer) {
+    fn keep(&self, state: &mut ExecState, answer: ExecAnswer) {
         let before = state.credential.as_ref().and_then(|credential| credential.pair.clone());
         // The same certificate again is the same identity.
         let pair = match (&before, answer.pair) {
@@ -145,7 +145,7 @@ impl Plugin {
 }
 
 /// KUBERNETES_EXEC_INFO: the API version, `interactive: false`, and the cluster if `provideClusterInfo` is set.
-fn about(exec: &Exec, settings: &Settings) -> String {
+fn about(exec: &Exec, settings: &ClientSettings) -> String {
     let chosen = &settings.chosen;
     let mut spec = json!({ "interactive": false });
     if exec.provide_cluster_info {

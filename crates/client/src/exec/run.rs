@@ -20,7 +20,7 @@ const MAX_STDERR_BYTES: u64 = 2048;
 
 /// Result of a run.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum ExecOutcome {
     /// success; the output is secret
     Printed(Vec<u8>),
     /// the plugin ran and failed
@@ -34,9 +34,9 @@ pub(super) enum Outcome {
     Missing(String),
 }
 
-// === impl Outcome ===
+// === impl ExecOutcome ===
 
-impl Outcome {
+impl ExecOutcome {
     /// The labels of upstream's metric: result and exit code, 1 if there is none.
     pub(super) fn status(&self) -> (&'static str, i32) {
         match self {
@@ -49,7 +49,7 @@ impl Outcome {
 }
 
 /// Runs a plugin to its end.
-pub(super) async fn run(exec: &Exec, about: &str, limit: Duration) -> Outcome {
+pub(super) async fn run(exec: &Exec, about: &str, limit: Duration) -> ExecOutcome {
     let mut command = Command::new(&exec.command);
     command
         .args(&exec.args)
@@ -63,7 +63,7 @@ pub(super) async fn run(exec: &Exec, about: &str, limit: Duration) -> Outcome {
     let _counted = ChildProcess::begin();
     let mut child = match command.spawn() {
         Ok(child) => child,
-        Err(error) => return Outcome::Missing(format!("failed to start: {}", reason(&error))),
+        Err(error) => return ExecOutcome::Missing(format!("failed to start: {}", reason(&error))),
     };
     let mut group = ProcessGroup::of(&child);
     match tokio::time::timeout(limit, finish(&mut child)).await {
@@ -76,8 +76,8 @@ pub(super) async fn run(exec: &Exec, about: &str, limit: Duration) -> Outcome {
             }
             judge(status, printed, &complaint)
         }
-        Ok(Err(error)) => Outcome::Failed { code: None, reason: reason(&error) },
-        Err(_) => Outcome::Failed { code: None, reason: format!("no result within {} s", limit.as_secs_f32()) },
+        Ok(Err(error)) => ExecOutcome::Failed { code: None, reason: reason(&error) },
+        Err(_) => ExecOutcome::Failed { code: None, reason: format!("no result within {} s", limit.as_secs_f32()) },
     }
 }
 
@@ -111,9 +111,9 @@ async fn bounded(pipe: Option<impl AsyncRead + Unpin>, limit: u64) -> io::Result
     Ok(bytes)
 }
 
-fn judge(status: ExitStatus, printed: Vec<u8>, complaint: &str) -> Outcome {
+fn judge(status: ExitStatus, printed: Vec<u8>, complaint: &str) -> ExecOutcome {
     if status.success() {
-        return Outcome::Printed(printed);
+        return ExecOutcome::Printed(printed);
     }
     let mut reason = match status.code() {
         Some(code) => format!("failed with exit code {code}"),
@@ -123,5 +123,5 @@ fn judge(status: ExitStatus, printed: Vec<u8>, complaint: &str) -> Outcome {
         reason.push_str(": ");
         reason.push_str(complaint);
     }
-    Outcome::Failed { code: status.code(), reason }
+    ExecOutcome::Failed { code: status.code(), reason }
 }

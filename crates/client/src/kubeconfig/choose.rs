@@ -5,7 +5,8 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::KubeconfigError::{self, Invalid};
 use super::address::{is_scheme, without_credentials};
-use super::{Authorization, Chosen, Content, Exec, Impersonate, Secret, ServerAddress, User, raw};
+use super::raw::{RawCluster, RawConfig, RawContext, RawUser};
+use super::{Authorization, Chosen, Exec, FileContent, Impersonate, Secret, ServerAddress, User, raw};
 
 /// The cluster's extension that is passed to plugins.
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
@@ -16,18 +17,18 @@ type Result<T> = std::result::Result<T, KubeconfigError>;
 
 /// A named entry, for messages.
 #[derive(Clone, Copy)]
-struct Owner<'a> {
+struct NamedEntry<'a> {
     /// `cluster` or `user`
     kind: &'static str,
     name: &'a str,
 }
 
-pub(super) fn choose(config: raw::Config, master: Option<&str>) -> Result<Chosen> {
+pub(super) fn choose(config: RawConfig, master: Option<&str>) -> Result<Chosen> {
     check_kind(&config)?;
     check_names(&config)?;
     let current = given(config.current_context);
     let context = match &current {
-        None => raw::Context::default(),
+        None => RawContext::default(),
         Some(name) => config
             .contexts
             .unwrap_or_default()
@@ -68,7 +69,7 @@ pub(super) fn choose(config: raw::Config, master: Option<&str>) -> Result<Chosen
     Ok(chosen)
 }
 
-fn check_kind(config: &raw::Config) -> Result<()> {
+fn check_kind(config: &RawConfig) -> Result<()> {
     let kind = config.kind.as_deref().unwrap_or("Config");
     let version = config.api_version.as_deref().unwrap_or("v1");
     let known = (kind == "Config" || kind.is_empty()) && (version == "v1" || version.is_empty());
@@ -76,7 +77,7 @@ fn check_kind(config: &raw::Config) -> Result<()> {
 }
 
 /// Rejects two entries of one name, which are ambiguous.
-fn check_names(config: &raw::Config) -> Result<()> {
+fn check_names(config: &RawConfig) -> Result<()> {
     fn unique<'a>(field: &str, names: impl Iterator<Item = Option<&'a str>>) -> Result<()> {
         let mut seen = std::collections::HashSet::new();
         for name in names.map(Option::unwrap_or_default) {
@@ -91,8 +92,8 @@ fn check_names(config: &raw::Config) -> Result<()> {
     unique("users", config.users.iter().flatten().map(|entry| entry.name.as_deref()))
 }
 
-fn of_cluster(name: &str, server: &str, cluster: raw::Cluster) -> Result<Chosen> {
-    let owner = Owner { kind: "cluster", name };
+fn of_cluster(name: &str, server: &str, cluster: RawCluster) -> Result<Chosen> {
+    let owner = NamedEntry { kind: "cluster", name };
     let authority = given(cluster.certificate_authority);
     let authority_data = given(cluster.certificate_authority_data);
     if authority.is_some() && authority_data.is_some() {
@@ -137,14 +138,14 @@ fn check_proxy(url: &str) -> std::result::Result<(), String> {
     ServerAddress::parse(host, false).map(|_| ())
 }
 
-fn of_user(name: &str, mut user: raw::User) -> Result<User> {
-    let owner = Owner { kind: "user", name };
+fn of_user(name: &str, mut user: RawUser) -> Result<User> {
+    let owner = NamedEntry { kind: "user", name };
     let impersonate = impersonation(owner, &mut user)?;
     let certificate = certificate(owner, &mut user)?;
     Ok(User { name: name.to_owned(), certificate, impersonate, authorization: authorization(owner, user)? })
 }
 
-fn certificate(owner: Owner<'_>, user: &mut raw::User) -> Result<Option<(Content, Content)>> {
+fn certificate(owner: NamedEntry<'_>, user: &mut RawUser) -> Result<Option<(FileContent, FileContent)>> {
     let (file, data) = (given(user.client_certificate.take()), given(user.client_certificate_data.take()));
     if file.is_some() && data.is_some() {
         return Err(owner.invalid("client-certificate-data and client-certificate are both specified"));
@@ -165,7 +166,7 @@ fn certificate(owner: Owner<'_>, user: &mut raw::User) -> Result<Option<(Content
     }
 }
 
-fn authorization(owner: Owner<'_>, user: raw::User) -> Result<Authorization> {
+fn authorization(owner: NamedEntry<'_>, user: RawUser) -> Result<Authorization> {
     let token = match given(user.token_file) {
         Some(path) => Some(Authorization::TokenFile(path)),
         None => given(user.token).map(|token| Authorization::Token(Secret::new(token))),
@@ -189,7 +190,7 @@ fn authorization(owner: Owner<'_>, user: raw::User) -> Result<Authorization> {
 }
 
 /// The auth provider oidc: the file's id-token is sent and not renewed. Upstream has removed all other providers, too.
-fn oidc(owner: Owner<'_>, provider: raw::AuthProvider) -> Result<Authorization> {
+fn oidc(owner: NamedEntry<'_>, provider: raw::AuthProvider) -> Result<Authorization> {
     let name = provider.name.unwrap_or_default();
     if name != "oidc" {
         return Err(owner.invalid(&format!("no auth provider found for name {name:?}: use an exec plugin")));
@@ -199,7 +200,7 @@ fn oidc(owner: Owner<'_>, provider: raw::AuthProvider) -> Result<Authorization> 
     Ok(Authorization::Token(Secret::new(token)))
 }
 
-fn exec(owner: Owner<'_>, plugin: raw::Exec) -> Result<Authorization> {
+fn exec(owner: NamedEntry<'_>, plugin: raw::Exec) -> Result<Authorization> {
     let command = given(plugin.command)
         .ok_or_else(|| owner.invalid("command must be specified to use exec authentication plugin"))?;
     let api_version = given(plugin.api_version)
@@ -232,7 +233,7 @@ fn exec(owner: Owner<'_>, plugin: raw::Exec) -> Result<Authorization> {
     })))
 }
 
-fn impersonation(owner: Owner<'_>, user: &mut raw::User) -> Result<Option<Impersonate>> {
+fn impersonation(owner: NamedEntry<'_>, user: &mut RawUser) -> Result<Option<Impersonate>> {
     let impersonate = Impersonate {
         user: given(user.impersonate.take()).unwrap_or_default(),
         uid: given(user.as_uid.take()),
@@ -253,18 +254,18 @@ fn given(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 
-// === impl Owner ===
+// === impl NamedEntry ===
 
-impl Owner<'_> {
+impl NamedEntry<'_> {
     fn invalid(self, what: &str) -> KubeconfigError {
         Invalid(format!("{} {:?}: {what}", self.kind, self.name))
     }
 
     /// A file, or base64 data, in which line breaks are ignored.
-    fn content(self, field: &str, file: Option<String>, data: Option<String>) -> Result<Option<Content>> {
-        let Some(data) = data else { return Ok(file.map(Content::File)) };
+    fn content(self, field: &str, file: Option<String>, data: Option<String>) -> Result<Option<FileContent>> {
+        let Some(data) = data else { return Ok(file.map(FileContent::File)) };
         let data: String = data.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
         let bytes = STANDARD.decode(data).map_err(|_| self.invalid(&format!("{field}: illegal base64 data")))?;
-        Ok(Some(Content::Data(bytes)))
+        Ok(Some(FileContent::Data(bytes)))
     }
 }

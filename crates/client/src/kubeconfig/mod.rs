@@ -19,7 +19,7 @@ pub struct Chosen {
     /// the server
     pub server: ServerAddress,
     /// `certificate-authority` or its data; `None` for the system's own authorities
-    pub authorities: Option<Content>,
+    pub authorities: Option<FileContent>,
     /// `insecure-skip-tls-verify`
     pub insecure: bool,
     /// `tls-server-name`
@@ -40,7 +40,7 @@ pub struct User {
     /// its name in the kubeconfig; empty if there is none
     pub name: String,
     /// the client's certificate and key
-    pub certificate: Option<(Content, Content)>,
+    pub certificate: Option<(FileContent, FileContent)>,
     /// source of the header Authorization
     pub authorization: Authorization,
     /// the impersonated user
@@ -100,7 +100,7 @@ pub struct Impersonate {
 
 /// The content of a file.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Content {
+pub enum FileContent {
     /// embedded
     Data(Vec<u8>),
     /// by its path, relative ones from the kubeconfig's folder
@@ -145,7 +145,7 @@ pub fn decode(text: &str, master: Option<&str>) -> Result<Chosen, KubeconfigErro
 
 /// The context of a bare server address: no credentials, the system's authorities.
 pub fn of_master(master: &str) -> Result<Chosen, KubeconfigError> {
-    choose::choose(raw::Config::default(), Some(master))
+    choose::choose(raw::RawConfig::default(), Some(master))
 }
 
 // === impl Chosen ===
@@ -174,9 +174,9 @@ impl fmt::Debug for Exec {
     }
 }
 
-// === impl Content ===
+// === impl FileContent ===
 
-impl fmt::Debug for Content {
+impl fmt::Debug for FileContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             // The data may be a private key.

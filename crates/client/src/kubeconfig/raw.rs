@@ -7,14 +7,14 @@ use serde_path_to_error::Path;
 use serde_saphyr::{DuplicateKeyPolicy, with_deserializer_from_str_with_options};
 
 use super::KubeconfigError;
-use ferry_api::yaml::{self, Fault};
+use ferry_api::yaml::{self, YamlError};
 
 /// Deepest nesting of a kubeconfig; the extension for plugins may contain anything.
 const DEPTH: usize = 32;
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Config {
+pub(super) struct RawConfig {
     pub(super) kind: Option<String>,
     #[serde(rename = "apiVersion")]
     pub(super) api_version: Option<String>,
@@ -29,26 +29,26 @@ pub(super) struct Config {
 #[serde(default)]
 pub(super) struct NamedCluster {
     pub(super) name: Option<String>,
-    pub(super) cluster: Option<Cluster>,
+    pub(super) cluster: Option<RawCluster>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct NamedContext {
     pub(super) name: Option<String>,
-    pub(super) context: Option<Context>,
+    pub(super) context: Option<RawContext>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct NamedUser {
     pub(super) name: Option<String>,
-    pub(super) user: Option<User>,
+    pub(super) user: Option<RawUser>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
-pub(super) struct Cluster {
+pub(super) struct RawCluster {
     pub(super) server: Option<String>,
     pub(super) tls_server_name: Option<String>,
     pub(super) insecure_skip_tls_verify: Option<bool>,
@@ -68,14 +68,14 @@ pub(super) struct Extension {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Context {
+pub(super) struct RawContext {
     pub(super) cluster: Option<String>,
     pub(super) user: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
-pub(super) struct User {
+pub(super) struct RawUser {
     pub(super) client_certificate: Option<String>,
     pub(super) client_certificate_data: Option<String>,
     pub(super) client_key: Option<String>,
@@ -121,18 +121,18 @@ pub(super) struct Variable {
 }
 
 /// Decodes the first document; an empty one gives an empty configuration.
-pub(super) fn parse(text: &str) -> Result<Config, KubeconfigError> {
-    let Some(chunk) = yaml::documents(text).into_iter().next() else { return Ok(Config::default()) };
+pub(super) fn parse(text: &str) -> Result<RawConfig, KubeconfigError> {
+    let Some(chunk) = yaml::documents(text).into_iter().next() else { return Ok(RawConfig::default()) };
     let options = yaml::options(chunk.text.len(), DEPTH, DuplicateKeyPolicy::LastWins);
     let mut field = None;
     let read = with_deserializer_from_str_with_options(chunk.text, options, |deserializer| {
-        serde_path_to_error::deserialize::<_, Option<Config>>(deserializer).map_err(|error| {
+        serde_path_to_error::deserialize::<_, Option<RawConfig>>(deserializer).map_err(|error| {
             field = shown(error.path());
             error.into_inner()
         })
     });
     read.map(Option::unwrap_or_default).map_err(|error| {
-        let Fault { place, message } = chunk.fault(&error);
+        let YamlError { place, message } = chunk.fault(&error);
         let (line, column) = place.unzip();
         let message = field.into_iter().chain([message]).collect::<Vec<_>>().join(": ");
         KubeconfigError::Malformed { line, column, message }

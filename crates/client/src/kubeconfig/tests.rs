@@ -64,7 +64,7 @@ users:
 "#;
     let chosen = decode(text, None).unwrap();
     assert_eq!(chosen.server.to_string(), "https://far.example:6443/k8s/clusters/c-1");
-    assert_eq!(chosen.authorities, Some(Content::Data(b"author".to_vec())));
+    assert_eq!(chosen.authorities, Some(FileContent::Data(b"author".to_vec())));
     assert_eq!((chosen.insecure, chosen.disable_compression), (false, true));
     assert_eq!(chosen.server_name.as_deref(), Some("kubernetes"));
     assert_eq!(chosen.proxy.as_deref(), Some("socks5://user:word@proxy:1080"));
@@ -77,7 +77,7 @@ users:
     };
     let user = User {
         name: "me".to_owned(),
-        certificate: Some((Content::File("cert.pem".to_owned()), Content::Data(b"key".to_vec()))),
+        certificate: Some((FileContent::File("cert.pem".to_owned()), FileContent::Data(b"key".to_vec()))),
         authorization: Authorization::TokenFile("token".to_owned()),
         impersonate: Some(impersonate),
     };

@@ -7,11 +7,11 @@ use tokio::time::timeout;
 use super::*;
 
 /// A server with TLS, a token and a few services, and a client for it.
-fn pair(change: impl FnOnce(&mut Options)) -> (ApiServer, Setup, Folder) {
+fn pair(change: impl FnOnce(&mut ClientOptions)) -> (ApiServer, Setup, Folder) {
     pair_with(Server::default(), "", change)
 }
 
-fn pair_with(server: Server, cluster: &str, change: impl FnOnce(&mut Options)) -> (ApiServer, Setup, Folder) {
+fn pair_with(server: Server, cluster: &str, change: impl FnOnce(&mut ClientOptions)) -> (ApiServer, Setup, Folder) {
     let identity = Authority::new("lab").server(&["127.0.0.1"], Validity::Now);
     let token = Some("sesame".to_owned());
     let server = filled(Server { tls: Some(identity.clone()), token, ..server }, 20);

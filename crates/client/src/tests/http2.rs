@@ -10,7 +10,7 @@ use super::*;
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn pair(server: Server, change: impl FnOnce(&mut Options)) -> (ApiServer, Setup) {
+fn pair(server: Server, change: impl FnOnce(&mut ClientOptions)) -> (ApiServer, Setup) {
     let identity = Authority::new("lab").server(&["127.0.0.1"], Validity::Now);
     let server = filled(Server { tls: Some(identity.clone()), ..server }, 20);
     let access = Folder::new().access(&cluster_of(&server, &identity), "").unwrap();
@@ -93,14 +93,14 @@ async fn a_server_that_is_leaving_finishes_what_it_has_begun() {
 }
 
 /// Short pings, and time enough for their answers.
-fn pings(options: &mut Options) {
+fn pings(options: &mut ClientOptions) {
     (options.timing.ping, options.timing.pong) = (Duration::from_millis(50), Duration::from_secs(2));
 }
 
 /// Contract with the cluster: a dead connection is noticed within 45 seconds, as by other clients of the API server.
 #[test]
 fn a_silent_connection_is_asked_after_thirty_seconds_and_given_up_after_fifteen_more() {
-    let timing = Timing::default();
+    let timing = TimeLimits::default();
     assert_eq!((timing.ping, timing.pong), (Duration::from_secs(30), Duration::from_secs(15)));
 }
 
@@ -138,7 +138,12 @@ async fn a_request_on_a_connection_that_answers_no_ping_is_sent_again() {
 }
 
 /// A client with this environment.
-fn with_environment(server: &ApiServer, identity: &Identity, of: &[(&str, &str)], timing: fn(&mut Options)) -> Setup {
+fn with_environment(
+    server: &ApiServer,
+    identity: &Identity,
+    of: &[(&str, &str)],
+    timing: fn(&mut ClientOptions),
+) -> Setup {
     let folder = Folder::new();
     let kubeconfig = folder.kubeconfig(&cluster_of(server, identity), "");
     let env = |name: &str| of.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());

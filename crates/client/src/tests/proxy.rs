@@ -186,7 +186,7 @@ async fn through_socks() {
 fn what_the_environment_says() {
     let proxy = |server: &str, pairs: &[(&str, &str)]| {
         let env = |name: &str| pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
-        let found = super::super::proxy::Proxy::of_environment(&server.parse().unwrap(), &env);
+        let found = super::super::proxy::ForwardProxy::of_environment(&server.parse().unwrap(), &env);
         found.map(|proxy| proxy.uri.authority().unwrap().to_string())
     };
     let both = [("HTTPS_PROXY", "http://s:1"), ("HTTP_PROXY", "p:2"), ("NO_PROXY", "10.0.0.0/8, .corp")];

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use ferry_family::Family;
 
 use super::wire;
-use crate::netlink::{Attributes, Malformed, Writer, nfnetlink};
+use crate::netlink::{Attributes, Malformed, MessageWriter, nfnetlink};
 
 /// A conntrack entry: a flow of a protocol with ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,7 +17,7 @@ pub struct Entry {
     /// the IP protocol
     pub protocol: u8,
     /// status bits
-    pub status: Status,
+    pub status: FlowStatus,
     /// the kernel's id (`CTA_ID`), computed from the entry's memory address and original tuple
     pub id: u32,
     /// conntrack zone, also one of a single direction; 0 unless zones are configured
@@ -39,7 +39,7 @@ pub struct Tuple {
 
 /// Status bits of a flow, `IPS_…` in `linux/netfilter/nf_conntrack_common.h`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Status(
+pub struct FlowStatus(
     /// the bits
     pub u32,
 );
@@ -65,13 +65,13 @@ impl Entry {
 
     /// True if a packet of the reply direction was seen.
     pub fn is_answered(&self) -> bool {
-        self.status.contains(Status::SEEN_REPLY)
+        self.status.contains(FlowStatus::SEEN_REPLY)
     }
 }
 
-// === impl Status ===
+// === impl FlowStatus ===
 
-impl Status {
+impl FlowStatus {
     /// a packet of the reply direction was seen
     pub const SEEN_REPLY: Self = Self(1 << 1);
     /// the destination was translated
@@ -102,7 +102,7 @@ impl Tuple {
     }
 
     /// Writes the tuple as this attribute of an entry.
-    pub(super) fn encode(&self, writer: &mut Writer, kind: u16, protocol: u8) {
+    pub(super) fn encode(&self, writer: &mut MessageWriter, kind: u16, protocol: u8) {
         use wire::tuple;
         let nest = writer.nest(kind);
         let addresses = writer.nest(tuple::IP);
@@ -189,12 +189,12 @@ pub(super) fn decode_with_timeout(payload: &[u8]) -> Result<Option<(Entry, u32)>
     let attributes = payload.get(nfnetlink::HEADER_LEN..).ok_or(Malformed("short conntrack message"))?;
     let mut attributes = Attributes::new(attributes);
     let (mut original, mut reply) = (Parts::default(), Parts::default());
-    let (mut status, mut id, mut zone, mut timeout) = (Status::default(), None, None, 0);
+    let (mut status, mut id, mut zone, mut timeout) = (FlowStatus::default(), None, None, 0);
     while let Some(attribute) = attributes.next_attribute()? {
         match attribute.kind {
             wire::TUPLE_ORIGINAL => original = Parts::read(attribute.nested())?,
             wire::TUPLE_REPLY => reply = Parts::read(attribute.nested())?,
-            wire::STATUS => status = Status(attribute.be_u32()?),
+            wire::STATUS => status = FlowStatus(attribute.be_u32()?),
             wire::TIMEOUT => timeout = attribute.be_u32()?,
             wire::ID => id = Some(attribute.be_u32()?),
             wire::ZONE => zone = Some(attribute.be_u16()?),
@@ -209,7 +209,7 @@ pub(super) fn decode_with_timeout(payload: &[u8]) -> Result<Option<(Entry, u32)>
 }
 
 /// Writes an address; `kinds`: the attribute types for IPv4 and IPv6.
-pub(super) fn address(writer: &mut Writer, address: IpAddr, kinds: [u16; 2]) {
+pub(super) fn address(writer: &mut MessageWriter, address: IpAddr, kinds: [u16; 2]) {
     let [v4, v6] = kinds;
     match address {
         IpAddr::V4(address) => writer.attribute(v4, &address.octets()),

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use ferry_family::Family;
 
 use super::entry::address;
-use super::{Entry, Status, wire};
-use crate::netlink::Writer;
+use super::{Entry, FlowStatus, wire};
+use crate::netlink::MessageWriter;
 
 /// The entries that a dump returns. The kernel filters as far as it can, which saves writing and reading the others: by family
 /// always, by the rest since Linux 5.8. The entries that it sends are filtered once more.
@@ -20,7 +20,7 @@ pub struct Filter {
     pub destination: Option<IpAddr>,
     /// original destination port, before translation
     pub port: Option<u16>,
-    /// only unreplied entries, without [`Status::SEEN_REPLY`]
+    /// only unreplied entries, without [`FlowStatus::SEEN_REPLY`]
     pub unanswered: bool,
 }
 
@@ -41,7 +41,7 @@ impl Filter {
     ///
     /// IPv6 addresses are not written: kernels (5.8 to 6.18 at least) invert the comparison and leave out exactly the requested
     /// entries. SCTP ports are not compared by kernels.
-    pub(super) fn encode(&self, writer: &mut Writer) {
+    pub(super) fn encode(&self, writer: &mut MessageWriter) {
         use wire::{filter, tuple};
         let destination = self.destination.filter(|address| self.family == Family::V4 && address.is_ipv4());
         let mut flags = filter::F_PROTOCOL;
@@ -63,7 +63,7 @@ impl Filter {
         writer.nested_attribute(wire::FILTER, filter::ORIGINAL_FLAGS, &flags.to_ne_bytes());
         if self.unanswered {
             writer.be_u32(wire::STATUS, 0);
-            writer.be_u32(wire::STATUS_MASK, Status::SEEN_REPLY.0);
+            writer.be_u32(wire::STATUS_MASK, FlowStatus::SEEN_REPLY.0);
         }
     }
 }

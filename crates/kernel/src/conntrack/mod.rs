@@ -14,7 +14,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use entry::{Entry, Status, Tuple, decode_entry};
+pub use entry::{Entry, FlowStatus, Tuple, decode_entry};
 pub use filter::Filter;
 pub use proc::decode_line;
-pub use socket::{DELETIONS_PER_SEND, Deletion, Error, Socket};
+pub use socket::{ConntrackError, ConntrackSocket, DELETIONS_PER_SEND, Deletion};

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, BufReader};
 use std::net::IpAddr;
 
-use super::{Entry, Filter, Status, Tuple};
+use super::{Entry, Filter, FlowStatus, Tuple};
 use crate::netlink::Malformed;
 use crate::sysctl;
 
@@ -21,7 +21,7 @@ const FILE: &str = "/proc/thread-self/net/nf_conntrack";
 
 /// The fields of a line while it is parsed.
 #[derive(Default)]
-struct Fields<'a> {
+struct LineFields<'a> {
     sources: Pair<IpAddr>,
     destinations: Pair<IpAddr>,
     source_ports: Pair<u16>,
@@ -35,9 +35,9 @@ struct Fields<'a> {
 /// One field of both tuples: original, then reply.
 struct Pair<T>(Option<T>, Option<T>);
 
-// === impl Fields ===
+// === impl LineFields ===
 
-impl<'a> Fields<'a> {
+impl<'a> LineFields<'a> {
     fn read(line: &'a str) -> Result<Self, Malformed> {
         let mut fields = Self::default();
         for word in line.split_ascii_whitespace() {
@@ -97,12 +97,12 @@ impl<T: std::str::FromStr> Pair<T> {
 /// # Errors
 /// [`Malformed`] if the line is no entry.
 pub fn decode_line(line: &str) -> Result<Option<Entry>, Malformed> {
-    let fields = Fields::read(line)?;
+    let fields = LineFields::read(line)?;
     // `ipv4 2 udp 17 29 …`
     let protocol = fields.words.get(3).ok_or(Malformed("conntrack line without a protocol"))?;
     let protocol = parse(protocol)?;
     let Some((original, reply)) = fields.tuples() else { return Ok(None) };
-    let status = if fields.unanswered { Status::default() } else { Status::SEEN_REPLY };
+    let status = if fields.unanswered { FlowStatus::default() } else { FlowStatus::SEEN_REPLY };
     Ok(Some(Entry { original, reply, protocol, status, id: 0, zone: fields.zone }))
 }
 
@@ -153,16 +153,16 @@ mod tests {
     #[test]
     fn lines_are_entries() {
         let entry = decode_line(UDP).unwrap().unwrap();
-        assert_eq!((entry.protocol, entry.status, entry.zone), (17, Status::default(), 0));
+        assert_eq!((entry.protocol, entry.status, entry.zone), (17, FlowStatus::default(), 0));
         assert_eq!(entry.original.to().to_string(), "10.96.0.1:53");
         assert_eq!(entry.original.from().to_string(), "10.0.0.9:4000");
         assert_eq!(entry.reply.from().to_string(), "10.1.0.2:5353");
         let entry = decode_line(TCP).unwrap().unwrap();
-        assert_eq!((entry.protocol, entry.status), (6, Status::SEEN_REPLY));
+        assert_eq!((entry.protocol, entry.status), (6, FlowStatus::SEEN_REPLY));
         assert_eq!(entry.original.to().to_string(), "[fd00:96::1]:80");
         assert_eq!(entry.reply.from().to_string(), "[fd00:1::1]:8080");
         let offloaded = UDP.replace("17 29 ", "17 ").replace("[UNREPLIED] ", "") + " [OFFLOAD]";
-        assert_eq!(decode_line(&offloaded).unwrap().unwrap().status, Status::SEEN_REPLY);
+        assert_eq!(decode_line(&offloaded).unwrap().unwrap().status, FlowStatus::SEEN_REPLY);
         for zone in ["zone=7", "zone-orig=7", "zone-reply=7"] {
             assert_eq!(decode_line(&UDP.replace("zone=0", zone)).unwrap().unwrap().zone, 7);
         }

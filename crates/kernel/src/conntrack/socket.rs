@@ -8,9 +8,11 @@ use super::entry::decode_with_timeout;
 use super::wire::{self, msg};
 use super::{Entry, Filter, decode_entry, proc};
 use crate::errno::ErrorClass;
-use crate::netlink::{Answer, End, Interrupted, Malformed, MessageError, Session, Writer, flag, nfnetlink};
+use crate::netlink::{
+    AnswerEnd, AnswerMessage, Interrupted, Malformed, MessageError, MessageWriter, Session, flag, nfnetlink,
+};
 
-/// Maximum number of entries that [`Socket::delete`] deletes with one `send`: should all fail, their errors fit into a receive
+/// Maximum number of entries that [`ConntrackSocket::delete`] deletes with one `send`: should all fail, their errors fit into a receive
 /// buffer of a size that needs no privilege.
 pub const DELETIONS_PER_SEND: usize = 128;
 
@@ -20,13 +22,13 @@ const QUERIES_PER_SEND: usize = 32;
 /// A netlink socket for the conntrack table of the network namespace in which it was opened. No method waits for anything but
 /// the kernel's own work.
 #[derive(Debug)]
-pub struct Socket {
+pub struct ConntrackSocket {
     session: Session,
 }
 
 /// Causes of incomplete dumps and failed deletions, by the caller's next step.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ConntrackError {
     /// retry: the table changed during the dump, an answer was lost, or memory was short
     #[error("interrupted: {0}")]
     Interrupted(#[source] io::Error),
@@ -47,12 +49,12 @@ pub struct Deletion {
     /// number of entries that no longer exist, or whose tuple belongs to another flow now
     pub gone: usize,
     /// the first error, if entries could not be deleted
-    pub error: Option<Error>,
+    pub error: Option<ConntrackError>,
 }
 
-// === impl Error ===
+// === impl ConntrackError ===
 
-impl From<io::Error> for Error {
+impl From<io::Error> for ConntrackError {
     fn from(error: io::Error) -> Self {
         match ErrorClass::of(&error) {
             // EBUSY: kernels up to 5.12 refuse to delete offloaded flows
@@ -63,20 +65,20 @@ impl From<io::Error> for Error {
     }
 }
 
-impl From<Malformed> for Error {
+impl From<Malformed> for ConntrackError {
     fn from(malformed: Malformed) -> Self {
         io::Error::from(malformed).into()
     }
 }
 
-// === impl Socket ===
+// === impl ConntrackSocket ===
 
-impl Socket {
+impl ConntrackSocket {
     /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
     /// The system's error.
-    pub fn open() -> Result<Self, Error> {
+    pub fn open() -> Result<Self, ConntrackError> {
         Ok(Self { session: Session::open(NETLINK_NETFILTER)? })
     }
 
@@ -84,19 +86,21 @@ impl Socket {
     /// included or not; all others are.
     ///
     /// # Errors
-    /// [`Error`]; entries passed on until then are valid, but incomplete.
-    pub fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
+    /// [`ConntrackError`]; entries passed on until then are valid, but incomplete.
+    pub fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), ConntrackError> {
         match self.list(filter, true, each) {
             // a kernel that supports filters, but not this one, refuses before it lists anything
-            Err(Error::Unusable(error) | Error::Io(error)) if ErrorClass::of(&error).lacks_subsystem() => {
+            Err(ConntrackError::Unusable(error) | ConntrackError::Io(error))
+                if ErrorClass::of(&error).lacks_subsystem() =>
+            {
                 self.list(filter, false, each).map_err(unusable_if_invalid)
             }
             listed => listed,
         }
     }
 
-    fn list(&mut self, filter: &Filter, in_kernel: bool, each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
-        let fill = |writer: &mut Writer| {
+    fn list(&mut self, filter: &Filter, in_kernel: bool, each: &mut dyn FnMut(&Entry)) -> Result<(), ConntrackError> {
+        let fill = |writer: &mut MessageWriter| {
             nfnetlink::header(writer, filter.family.number());
             if in_kernel {
                 filter.encode(writer);
@@ -108,11 +112,11 @@ impl Socket {
             {
                 each(&entry);
             }
-            Ok::<_, Error>(())
+            Ok::<_, ConntrackError>(())
         });
         match listed? {
             Interrupted(false) => Ok(()),
-            Interrupted(true) => Err(Error::Interrupted(io::ErrorKind::Interrupted.into())),
+            Interrupted(true) => Err(ConntrackError::Interrupted(io::ErrorKind::Interrupted.into())),
         }
     }
 
@@ -121,8 +125,8 @@ impl Socket {
     /// doesn't show it in `/proc`.
     ///
     /// # Errors
-    /// [`Error`]; entries passed on until then are valid, but incomplete.
-    pub fn dump_few(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<bool, Error> {
+    /// [`ConntrackError`]; entries passed on until then are valid, but incomplete.
+    pub fn dump_few(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<bool, ConntrackError> {
         let Some(found) = proc::entries(filter) else { return Ok(false) };
         for some in found.chunks(QUERIES_PER_SEND) {
             self.query(some, &mut |entry, _| {
@@ -139,8 +143,8 @@ impl Socket {
     /// that have ended are left out.
     ///
     /// # Errors
-    /// [`Error`]; entries passed on until then are valid, but incomplete.
-    pub fn timeouts(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry, u32)) -> Result<(), Error> {
+    /// [`ConntrackError`]; entries passed on until then are valid, but incomplete.
+    pub fn timeouts(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry, u32)) -> Result<(), ConntrackError> {
         for some in entries.chunks(QUERIES_PER_SEND) {
             self.query(some, &mut |entry, seconds| {
                 if some.iter().any(|known| known.is_same_flow(entry)) {
@@ -155,8 +159,8 @@ impl Socket {
     /// Those that have ended are left out. A newer flow with the reply tuple of one that has ended can't be distinguished.
     ///
     /// # Errors
-    /// [`Error`], of the first entry that could not be changed; others may have been.
-    pub fn set_timeouts(&mut self, entries: &[(Entry, u32)]) -> Result<(), Error> {
+    /// [`ConntrackError`], of the first entry that could not be changed; others may have been.
+    pub fn set_timeouts(&mut self, entries: &[(Entry, u32)]) -> Result<(), ConntrackError> {
         for some in entries.chunks(QUERIES_PER_SEND) {
             let mut requests = self.session.requests();
             for (n, (entry, seconds)) in some.iter().enumerate() {
@@ -167,16 +171,16 @@ impl Socket {
                     writer.be_u32(wire::TIMEOUT, *seconds);
                 });
             }
-            self.session.exchange(&requests, End::Reply, &mut |answer| match answer {
-                Answer::Object(_) => Ok(()),
-                Answer::Refused(refusal) => unless_missing(refusal),
+            self.session.exchange(&requests, AnswerEnd::Reply, &mut |answer| match answer {
+                AnswerMessage::Object(_) => Ok(()),
+                AnswerMessage::Refused(refusal) => unless_missing(refusal),
             })?;
         }
         Ok(())
     }
 
     /// Queries single entries by their reply tuples. Entries that have ended are left out.
-    fn query(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry, u32)) -> Result<(), Error> {
+    fn query(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry, u32)) -> Result<(), ConntrackError> {
         let mut requests = self.session.requests();
         for entry in entries {
             requests.add(wire::kind(msg::GET), 0, |writer| {
@@ -184,15 +188,15 @@ impl Socket {
                 entry.reply.encode(writer, wire::TUPLE_REPLY, entry.protocol);
             });
         }
-        self.session.exchange(&requests, End::Any, &mut |answer| match answer {
-            Answer::Object(message) if message.kind == wire::kind(msg::NEW) => {
+        self.session.exchange(&requests, AnswerEnd::Any, &mut |answer| match answer {
+            AnswerMessage::Object(message) if message.kind == wire::kind(msg::NEW) => {
                 if let Some((entry, seconds)) = decode_with_timeout(message.payload)? {
                     each(&entry, seconds);
                 }
                 Ok(())
             }
-            Answer::Object(_) => Ok(()),
-            Answer::Refused(refusal) => unless_missing(refusal),
+            AnswerMessage::Object(_) => Ok(()),
+            AnswerMessage::Refused(refusal) => unless_missing(refusal),
         })
     }
 
@@ -212,19 +216,19 @@ impl Socket {
     }
 
     /// Deletes entries with one `send`. Only its last message requests an acknowledgement; the others are answered if they fail.
-    fn delete_some(&mut self, entries: &[Entry], all: &mut Deletion) -> Result<(), Error> {
+    fn delete_some(&mut self, entries: &[Entry], all: &mut Deletion) -> Result<(), ConntrackError> {
         let mut requests = self.session.requests();
         for (n, entry) in entries.iter().enumerate() {
             let acknowledge = if n + 1 == entries.len() { flag::ACK } else { 0 };
             requests.add(wire::kind(msg::DELETE), acknowledge, |writer| encode_deletion(writer, entry));
         }
         let mut failed = 0;
-        self.session.exchange(&requests, End::Reply, &mut |answer| {
-            if let Answer::Refused(refusal) = answer {
+        self.session.exchange(&requests, AnswerEnd::Reply, &mut |answer| {
+            if let AnswerMessage::Refused(refusal) = answer {
                 failed += 1;
                 all.note(refusal.into());
             }
-            Ok::<_, Error>(())
+            Ok::<_, ConntrackError>(())
         })?;
         all.deleted += entries.len().saturating_sub(failed);
         Ok(())
@@ -251,13 +255,13 @@ impl Deletion {
 ///
 /// The message must have a tuple, or the kernel would flush the table; and it must not have a filter, or newer kernels would
 /// delete all matching entries.
-fn encode_deletion(writer: &mut Writer, entry: &Entry) {
+fn encode_deletion(writer: &mut MessageWriter, entry: &Entry) {
     encode_reference(writer, entry);
     writer.be_u32(wire::ID, entry.id);
 }
 
 /// Writes the header of a request and the attributes by which the kernel looks one entry up.
-fn encode_reference(writer: &mut Writer, entry: &Entry) {
+fn encode_reference(writer: &mut MessageWriter, entry: &Entry) {
     nfnetlink::header(writer, entry.reply.family().number());
     entry.reply.encode(writer, wire::TUPLE_REPLY, entry.protocol);
     if entry.zone != 0 {
@@ -266,15 +270,15 @@ fn encode_reference(writer: &mut Writer, entry: &Entry) {
 }
 
 /// The error of a refused request; none if the entry has ended.
-fn unless_missing(refusal: MessageError) -> Result<(), Error> {
+fn unless_missing(refusal: MessageError) -> Result<(), ConntrackError> {
     let error = io::Error::from(refusal);
     if ErrorClass::of(&error) == ErrorClass::Missing { Ok(()) } else { Err(error.into()) }
 }
 
 /// `EINVAL` to even the simplest dump means that this kernel has no conntrack netlink.
-fn unusable_if_invalid(error: Error) -> Error {
+fn unusable_if_invalid(error: ConntrackError) -> ConntrackError {
     match error {
-        Error::Io(error) if ErrorClass::of(&error) == ErrorClass::Invalid => Error::Unusable(error),
+        ConntrackError::Io(error) if ErrorClass::of(&error) == ErrorClass::Invalid => ConntrackError::Unusable(error),
         error => error,
     }
 }

@@ -7,7 +7,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::wire::{self, msg};
 use super::{Entry, decode_entry};
-use crate::netlink::{Answer, End, Messages, Notifications, Session, flag, nfnetlink};
+use crate::netlink::{AnswerEnd, AnswerMessage, Messages, Notifications, Session, flag, nfnetlink};
 
 /// `IPS_CONFIRMED`, the status bit of every entry in the table
 const CONFIRMED: u32 = 1 << 3;
@@ -80,9 +80,9 @@ pub fn create(entries: impl IntoIterator<Item = Entry>, timeout: Duration) -> io
                 }
             });
         }
-        session.exchange(&requests, End::Reply, &mut |answer| match answer {
-            Answer::Refused(refusal) => Err(io::Error::from(refusal)),
-            Answer::Object(_) => Ok(()),
+        session.exchange(&requests, AnswerEnd::Reply, &mut |answer| match answer {
+            AnswerMessage::Refused(refusal) => Err(io::Error::from(refusal)),
+            AnswerMessage::Object(_) => Ok(()),
         })?;
     }
     Ok(())

@@ -9,14 +9,14 @@ use netlink_packet_core::Parseable;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 
 use super::wire::{self, address};
-use crate::netlink::{Malformed, Writer};
+use crate::netlink::{Malformed, MessageWriter};
 
 /// Bytes of `struct ifaddrmsg`.
 const HEADER_LEN: usize = 8;
 
 /// An address of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct DeviceAddress {
     /// index of the device
     pub device: u32,
     /// the address, and the length of its prefix: 32 or 128 bits for a service address
@@ -29,9 +29,9 @@ pub struct Address {
     pub preferred: Option<Duration>,
 }
 
-// === impl Address ===
+// === impl DeviceAddress ===
 
-impl Address {
+impl DeviceAddress {
     /// True if the kernel can choose this address as the source of a connection to another machine: for IPv6, where there is
     /// an alternative to it.
     pub fn is_source(&self) -> bool {
@@ -46,7 +46,7 @@ impl Address {
 ///
 /// # Errors
 /// [`Malformed`] if it is none, or its prefix is longer than the address.
-pub fn decode_address(payload: &[u8]) -> Result<Option<Address>, Malformed> {
+pub fn decode_address(payload: &[u8]) -> Result<Option<DeviceAddress>, Malformed> {
     payload.get(..HEADER_LEN).ok_or(Malformed("short address message"))?; // the codec takes it for granted
     let message = AddressMessage::parse(payload).map_err(|_| Malformed("address message"))?;
     let (mut local, mut remote, mut preferred) = (None, None, None);
@@ -66,11 +66,11 @@ pub fn decode_address(payload: &[u8]) -> Result<Option<Address>, Malformed> {
     let Some(ip) = local.or(remote) else { return Ok(None) };
     let network = IpNet::new(ip, message.header.prefix_len).map_err(|_| Malformed("prefix length"))?;
     let scope = message.header.scope.into();
-    Ok(Some(Address { device: message.header.index, network, scope, flags, preferred }))
+    Ok(Some(DeviceAddress { device: message.header.index, network, scope, flags, preferred }))
 }
 
 /// Writes a service address: not a source of the node's own connections.
-pub(super) fn encode_service(writer: &mut Writer, device: u32, ip: IpAddr) {
+pub(super) fn encode_service(writer: &mut MessageWriter, device: u32, ip: IpAddr) {
     encode_host(writer, device, ip);
     if ip.is_ipv6() {
         writer.attribute(address::FLAGS, &wire::FLAG_NO_DAD.to_ne_bytes());
@@ -84,35 +84,35 @@ pub(super) fn encode_service(writer: &mut Writer, device: u32, ip: IpAddr) {
 }
 
 /// Writes an IPv4 address of scope `host` with a prefix that service addresses don't have, and without a route for that.
-pub(super) fn encode_stand_in(writer: &mut Writer, device: u32, ip: Ipv4Addr) {
+pub(super) fn encode_stand_in(writer: &mut MessageWriter, device: u32, ip: Ipv4Addr) {
     encode_header(writer, Family::V4, wire::STAND_IN_PREFIX, wire::SCOPE_HOST, device);
     encode_ip(writer, ip.into());
     writer.attribute(address::FLAGS, &wire::FLAG_NO_PREFIX_ROUTE.to_ne_bytes());
 }
 
 /// Writes the reference to an address of a device. The kernel compares the prefix, too.
-pub(super) fn encode_reference(writer: &mut Writer, device: u32, network: IpNet) {
+pub(super) fn encode_reference(writer: &mut MessageWriter, device: u32, network: IpNet) {
     encode_header(writer, Family::of_net(network), network.prefix_len(), wire::SCOPE_UNIVERSE, device);
     encode_ip(writer, network.addr());
 }
 
 /// Writes the header of a request to list the addresses of a device.
-pub(super) fn encode_filter(writer: &mut Writer, device: u32, family: Family) {
+pub(super) fn encode_filter(writer: &mut MessageWriter, device: u32, family: Family) {
     encode_header(writer, family, 0, wire::SCOPE_UNIVERSE, device);
 }
 
-fn encode_host(writer: &mut Writer, device: u32, ip: IpAddr) {
+fn encode_host(writer: &mut MessageWriter, device: u32, ip: IpAddr) {
     let network = IpNet::from(ip);
     encode_header(writer, Family::of(ip), network.prefix_len(), wire::SCOPE_HOST, device);
     encode_ip(writer, ip);
 }
 
-fn encode_header(writer: &mut Writer, family: Family, prefix_length: u8, scope: u8, device: u32) {
+fn encode_header(writer: &mut MessageWriter, family: Family, prefix_length: u8, scope: u8, device: u32) {
     let [d0, d1, d2, d3] = device.to_ne_bytes();
     writer.raw(&[family.number(), prefix_length, 0, scope, d0, d1, d2, d3]);
 }
 
-fn encode_ip(writer: &mut Writer, ip: IpAddr) {
+fn encode_ip(writer: &mut MessageWriter, ip: IpAddr) {
     let mut write = |octets: &[u8]| {
         writer.attribute(address::LOCAL, octets);
         writer.attribute(address::ADDRESS, octets);

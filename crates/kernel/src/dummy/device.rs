@@ -1,7 +1,7 @@
 //! Network devices: name, index, kind.
 
 use super::wire::{self, link};
-use crate::netlink::{Attributes, Malformed, Writer};
+use crate::netlink::{Attributes, Malformed, MessageWriter};
 
 /// Bytes of `struct ifinfomsg`.
 const HEADER_LEN: usize = 16;
@@ -57,19 +57,19 @@ pub fn decode_device(payload: &[u8]) -> Result<Option<Device>, Malformed> {
 }
 
 /// Writes the reference to a device by its name.
-pub(super) fn encode_name(writer: &mut Writer, name: &str) {
+pub(super) fn encode_name(writer: &mut MessageWriter, name: &str) {
     writer.raw(&[0; HEADER_LEN]);
     writer.text(link::NAME, name);
 }
 
 /// Writes a new dummy of this name, which is down.
-pub(super) fn encode_dummy(writer: &mut Writer, name: &str) {
+pub(super) fn encode_dummy(writer: &mut MessageWriter, name: &str) {
     encode_name(writer, name);
     writer.nested_attribute(link::INFO, link::KIND, DUMMY.as_bytes());
 }
 
 /// Writes the reference to a device by its index.
-pub(super) fn encode_index(writer: &mut Writer, index: u32) {
+pub(super) fn encode_index(writer: &mut MessageWriter, index: u32) {
     let [i0, i1, i2, i3] = index.to_ne_bytes();
     writer.raw(&[wire::NO_FAMILY, 0, 0, 0, i0, i1, i2, i3, 0, 0, 0, 0, 0, 0, 0, 0]);
 }

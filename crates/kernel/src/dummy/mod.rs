@@ -18,7 +18,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use address::{Address, decode_address};
+pub use address::{DeviceAddress, decode_address};
 pub use device::{Device, decode_device};
-pub use monitor::{Change, Event, Monitor};
-pub use socket::{ADDRESSES_PER_SEND, Error, Refused, Sent, Socket};
+pub use monitor::{DeviceChange, DeviceEvent, Monitor};
+pub use socket::{ADDRESSES_PER_SEND, DeviceError, DeviceSocket, Refused, Sent};

@@ -8,7 +8,7 @@ use ferry_family::Family;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::wire::{self, msg};
-use super::{Address, Device, Socket, decode_address, decode_device};
+use super::{Device, DeviceAddress, DeviceSocket, decode_address, decode_device};
 use crate::netlink::{Malformed, Messages, Notifications, Overrun};
 
 /// Receive buffer in bytes: a device that is deleted causes a notification for each address, about 1 KiB with overhead.
@@ -24,30 +24,30 @@ const RECEIVE_BYTES: usize = 4 << 20;
 #[derive(Debug)]
 pub struct Monitor {
     notifications: Notifications,
-    socket: Socket,
+    socket: DeviceSocket,
     followed: Followed,
 }
 
 /// A change of the device or of an address on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct DeviceEvent {
     /// port id of the socket that caused it; 0: unknown, always so for IPv6 addresses, or the kernel itself
     pub port_id: u32,
     /// the change
-    pub change: Change,
+    pub change: DeviceChange,
 }
 
-/// See [`Event`].
+/// See [`DeviceEvent`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum DeviceChange {
     /// the device was created or changed, for example brought up or down. It may be of any kind.
     Device(Device),
     /// the device was deleted, renamed, or moved to another network namespace
     DeviceGone,
     /// an address was added to the device, or changed
-    Added(Address),
+    Added(DeviceAddress),
     /// an address was removed from the device
-    Removed(Address),
+    Removed(DeviceAddress),
 }
 
 /// The device that a monitor follows by its name.
@@ -76,7 +76,7 @@ impl Monitor {
             })?;
         }
         let followed = Followed { name: name.to_owned(), index: None };
-        let mut monitor = Self { notifications, socket: Socket::open()?, followed };
+        let mut monitor = Self { notifications, socket: DeviceSocket::open()?, followed };
         monitor.look_up()?;
         Ok(monitor)
     }
@@ -103,7 +103,7 @@ impl Monitor {
     ///
     /// # Errors
     /// The system's error, except for an overrun.
-    pub fn read(&mut self, each: &mut dyn FnMut(Event)) -> io::Result<Overrun> {
+    pub fn read(&mut self, each: &mut dyn FnMut(DeviceEvent)) -> io::Result<Overrun> {
         let followed = &mut self.followed;
         let overrun = self.notifications.read(&mut |datagram| followed.decode(datagram, each))?;
         if overrun.0 {
@@ -129,36 +129,36 @@ impl AsFd for Monitor {
 
 impl Followed {
     /// Decodes a datagram and passes on what concerns the device.
-    pub(super) fn decode(&mut self, datagram: &[u8], each: &mut dyn FnMut(Event)) -> Result<(), Malformed> {
+    pub(super) fn decode(&mut self, datagram: &[u8], each: &mut dyn FnMut(DeviceEvent)) -> Result<(), Malformed> {
         for message in Messages::new(datagram) {
             let message = message?;
             let change = match message.kind {
                 msg::NEW_LINK => decode_device(message.payload)?.and_then(|device| self.changed(device)),
                 msg::DELETE_LINK => decode_device(message.payload)?.and_then(|device| self.gone(device.index)),
-                msg::NEW_ADDRESS => self.address(message.payload)?.map(Change::Added),
-                msg::DELETE_ADDRESS => self.address(message.payload)?.map(Change::Removed),
+                msg::NEW_ADDRESS => self.address(message.payload)?.map(DeviceChange::Added),
+                msg::DELETE_ADDRESS => self.address(message.payload)?.map(DeviceChange::Removed),
                 _ => None,
             };
             if let Some(change) = change {
-                each(Event { port_id: message.port_id, change });
+                each(DeviceEvent { port_id: message.port_id, change });
             }
         }
         Ok(())
     }
 
-    fn changed(&mut self, device: Device) -> Option<Change> {
+    fn changed(&mut self, device: Device) -> Option<DeviceChange> {
         if device.name != self.name {
             return self.gone(device.index); // renamed, if it was the followed one
         }
         self.index = Some(device.index);
-        Some(Change::Device(device))
+        Some(DeviceChange::Device(device))
     }
 
-    fn gone(&mut self, index: u32) -> Option<Change> {
-        self.index.take_if(|followed| *followed == index).map(|_| Change::DeviceGone)
+    fn gone(&mut self, index: u32) -> Option<DeviceChange> {
+        self.index.take_if(|followed| *followed == index).map(|_| DeviceChange::DeviceGone)
     }
 
-    fn address(&self, payload: &[u8]) -> Result<Option<Address>, Malformed> {
+    fn address(&self, payload: &[u8]) -> Result<Option<DeviceAddress>, Malformed> {
         Ok(decode_address(payload)?.filter(|address| Some(address.device) == self.index))
     }
 }

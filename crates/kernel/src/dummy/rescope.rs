@@ -6,12 +6,12 @@ use ipnet::IpNet;
 
 use super::address::{encode_reference, encode_service, encode_stand_in};
 use super::wire::msg;
-use crate::netlink::{Writer, flag};
+use crate::netlink::{MessageWriter, flag};
 
 /// A step. The kernel has two addresses that differ only in their prefix side by side, and keeps the route that makes an address
 /// local until the last of them is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum RescopeStep {
     /// adds the address with another prefix, which stands in for it
     AddStandIn,
     /// removes the address
@@ -22,9 +22,9 @@ pub(super) enum Step {
     RemoveStandIn,
 }
 
-// === impl Step ===
+// === impl RescopeStep ===
 
-impl Step {
+impl RescopeStep {
     pub(super) const ALL: [Self; 4] = [Self::AddStandIn, Self::Remove, Self::Add, Self::RemoveStandIn];
 
     /// Type and flags of the message.
@@ -36,7 +36,7 @@ impl Step {
     }
 
     /// Writes the payload of the message.
-    pub(super) fn encode(self, writer: &mut Writer, device: u32, ip: Ipv4Addr) {
+    pub(super) fn encode(self, writer: &mut MessageWriter, device: u32, ip: Ipv4Addr) {
         match self {
             Self::AddStandIn | Self::RemoveStandIn => encode_stand_in(writer, device, ip),
             Self::Remove => encode_reference(writer, device, IpNet::from(IpAddr::V4(ip))),

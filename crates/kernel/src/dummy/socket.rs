@@ -9,11 +9,11 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::address::{encode_filter, encode_reference, encode_service};
 use super::device::{encode_dummy, encode_index, encode_name};
-use super::rescope::Step;
+use super::rescope::RescopeStep;
 use super::wire::msg;
-use super::{Address, Device, decode_address, decode_device};
+use super::{Device, DeviceAddress, decode_address, decode_device};
 use crate::errno;
-use crate::netlink::{Answer, End, Malformed, Objects, Session, Writer, flag};
+use crate::netlink::{AnswerEnd, AnswerMessage, AnswerObjects, Malformed, MessageWriter, Session, flag};
 
 /// Maximum number of addresses that are added, changed or removed with one `send`.
 pub const ADDRESSES_PER_SEND: usize = 256;
@@ -26,14 +26,14 @@ const LIST_ATTEMPTS: u32 = 8;
 /// A route netlink socket in the network namespace in which it was opened. No method waits for anything but the kernel's own
 /// work.
 #[derive(Debug)]
-pub struct Socket {
+pub struct DeviceSocket {
     session: Session,
     sent: Sent,
 }
 
 /// Causes of failed requests about the device.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum DeviceError {
     /// the name is that of a device of another kind, which is never changed
     #[error("device {name} is of {}, not dummy", .kind.as_ref().map_or("no kind".to_owned(), |kind| format!("kind {kind}")))]
     AnotherKind {
@@ -65,9 +65,9 @@ pub struct Sent {
     pub sends: u64,
 }
 
-// === impl Socket ===
+// === impl DeviceSocket ===
 
-impl Socket {
+impl DeviceSocket {
     /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ impl Socket {
         Ok(Self { session, sent: Sent::default() })
     }
 
-    /// The socket's port id, which is [`super::Event::port_id`] of its own changes where the kernel reports it.
+    /// The socket's port id, which is [`super::DeviceEvent::port_id`] of its own changes where the kernel reports it.
     pub fn port_id(&self) -> u32 {
         self.session.port_id()
     }
@@ -93,10 +93,10 @@ impl Socket {
     /// Finds the dummy of this name; `None` if there is no device of this name.
     ///
     /// # Errors
-    /// [`Error`].
-    pub fn find(&mut self, name: &str) -> Result<Option<Device>, Error> {
+    /// [`DeviceError`].
+    pub fn find(&mut self, name: &str) -> Result<Option<Device>, DeviceError> {
         match self.device(name)? {
-            Some(found) if !found.is_dummy() => Err(Error::AnotherKind { name: found.name, kind: found.kind }),
+            Some(found) if !found.is_dummy() => Err(DeviceError::AnotherKind { name: found.name, kind: found.kind }),
             found => Ok(found),
         }
     }
@@ -104,8 +104,8 @@ impl Socket {
     /// Creates a dummy, which is down and has no address.
     ///
     /// # Errors
-    /// [`Error::Io`].
-    pub fn create(&mut self, name: &str) -> Result<Device, Error> {
+    /// [`DeviceError::Io`].
+    pub fn create(&mut self, name: &str) -> Result<Device, DeviceError> {
         self.request(msg::NEW_LINK, flag::CREATE | flag::EXCL, |writer| encode_dummy(writer, name))?;
         self.find(name)?.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound).into())
     }
@@ -113,8 +113,8 @@ impl Socket {
     /// Deletes the dummy of this name with its addresses. False if there is no device of this name.
     ///
     /// # Errors
-    /// [`Error`].
-    pub fn delete(&mut self, name: &str) -> Result<bool, Error> {
+    /// [`DeviceError`].
+    pub fn delete(&mut self, name: &str) -> Result<bool, DeviceError> {
         let Some(device) = self.find(name)? else { return Ok(false) };
         // By its index: another device may have got the name.
         let deleted = self.request(msg::DELETE_LINK, 0, |writer| encode_index(writer, device.index));
@@ -148,24 +148,27 @@ impl Socket {
     /// # Errors
     /// As [`Self::add`].
     pub fn rescope(&mut self, device: u32, addresses: &[Ipv4Addr]) -> io::Result<Vec<Refused>> {
-        const TOGETHER: usize = ADDRESSES_PER_SEND / Step::ALL.len();
+        const TOGETHER: usize = ADDRESSES_PER_SEND / RescopeStep::ALL.len();
         let mut refused = Vec::new();
         for (number, some) in addresses.chunks(TOGETHER).enumerate() {
             let mut requests = self.session.requests();
-            let steps: Vec<(Ipv4Addr, Step)> = some.iter().flat_map(|ip| Step::ALL.map(|step| (*ip, step))).collect();
+            let steps: Vec<(Ipv4Addr, RescopeStep)> =
+                some.iter().flat_map(|ip| RescopeStep::ALL.map(|step| (*ip, step))).collect();
             for (n, (ip, step)) in steps.iter().enumerate() {
                 let (kind, flags) = step.message();
                 let acknowledge = if n + 1 == steps.len() { flag::ACK } else { 0 };
                 requests.add(kind, flags | acknowledge, |writer| step.encode(writer, device, *ip));
             }
             self.sent.note(steps.len());
-            self.session.exchange::<io::Error>(&requests, End::Reply, &mut |answer| {
-                if let Answer::Refused(refusal) = answer {
+            self.session.exchange::<io::Error>(&requests, AnswerEnd::Reply, &mut |answer| {
+                if let AnswerMessage::Refused(refusal) = answer {
                     let n = requests.position(refusal.sequence).ok_or(Malformed("sequence number"))?;
                     // Refusals of other steps are harmless, or this one is refused, too.
-                    if steps.get(n).is_some_and(|(_, step)| *step == Step::Add) {
-                        refused
-                            .push(Refused { position: number * TOGETHER + n / Step::ALL.len(), error: refusal.into() });
+                    if steps.get(n).is_some_and(|(_, step)| *step == RescopeStep::Add) {
+                        refused.push(Refused {
+                            position: number * TOGETHER + n / RescopeStep::ALL.len(),
+                            error: refusal.into(),
+                        });
                     }
                 }
                 Ok(())
@@ -188,9 +191,9 @@ impl Socket {
     /// # Errors
     /// The system's error; `ENODEV` if there is no such device, or an empty list before Linux 4.20; `Interrupted` if addresses
     /// kept changing while the kernel listed them.
-    pub fn addresses(&mut self, device: u32, family: Family) -> io::Result<Vec<Address>> {
+    pub fn addresses(&mut self, device: u32, family: Family) -> io::Result<Vec<DeviceAddress>> {
         let (session, sent) = (&mut self.session, &mut self.sent);
-        let fill = |writer: &mut Writer| encode_filter(writer, device, family);
+        let fill = |writer: &mut MessageWriter| encode_filter(writer, device, family);
         let listed = session.dump(msg::GET_ADDRESS, LIST_ATTEMPTS, &fill, &mut |attempt| {
             sent.note(1);
             Ok(!attempt.interrupted)
@@ -211,7 +214,7 @@ impl Socket {
         Ok(decode_device(found)?)
     }
 
-    fn request(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut Writer)) -> io::Result<Objects> {
+    fn request(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut MessageWriter)) -> io::Result<AnswerObjects> {
         self.sent.note(1);
         self.session.request(kind, flags, fill)
     }
@@ -223,7 +226,7 @@ impl Socket {
         kind: u16,
         flags: u16,
         items: &[T],
-        fill: &dyn Fn(&mut Writer, &T),
+        fill: &dyn Fn(&mut MessageWriter, &T),
     ) -> io::Result<Vec<Refused>> {
         let mut refused = Vec::new();
         for (number, some) in items.chunks(ADDRESSES_PER_SEND).enumerate() {
@@ -233,8 +236,8 @@ impl Socket {
                 requests.add(kind, flags | acknowledge, |writer| fill(writer, item));
             }
             self.sent.note(some.len());
-            self.session.exchange::<io::Error>(&requests, End::Reply, &mut |answer| {
-                if let Answer::Refused(refusal) = answer {
+            self.session.exchange::<io::Error>(&requests, AnswerEnd::Reply, &mut |answer| {
+                if let AnswerMessage::Refused(refusal) = answer {
                     let position = requests.position(refusal.sequence).ok_or(Malformed("sequence number"))?;
                     refused.push(Refused { position: number * ADDRESSES_PER_SEND + position, error: refusal.into() });
                 }
@@ -255,7 +258,7 @@ impl Sent {
 }
 
 /// `None` if there is no such device.
-fn unless_missing(answer: io::Result<Objects>) -> io::Result<Option<Objects>> {
+fn unless_missing(answer: io::Result<AnswerObjects>) -> io::Result<Option<AnswerObjects>> {
     match answer {
         Err(error) if errno::number(&error) == Some(libc::ENODEV) => Ok(None),
         answer => answer.map(Some),

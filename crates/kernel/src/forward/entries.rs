@@ -5,7 +5,7 @@ use std::io;
 
 use ferry_family::Family;
 
-use super::walk::{Condition, Effect, Evaluation, Rule, evaluate};
+use super::walk::{Effect, Evaluation, ForwardRule, RuleCondition, evaluate};
 use super::xt::{self, Extension, until_nul};
 use crate::iptables::legacy::Entries;
 
@@ -24,7 +24,7 @@ struct Layout {
 }
 
 /// The rules of a table's chains.
-struct Table<'a> {
+struct ForwardTable<'a> {
     layout: Layout,
     bytes: &'a [u8],
 }
@@ -51,7 +51,7 @@ const DATA_AT: usize = 32;
 /// # Errors
 /// `InvalidData` if the entries can't be decoded.
 pub(super) fn evaluate_forward(family: Family, entries: &Entries) -> io::Result<(bool, Evaluation)> {
-    let table = Table { layout: Layout::of(family), bytes: &entries.bytes };
+    let table = ForwardTable { layout: Layout::of(family), bytes: &entries.bytes };
     let policy = table.entry(entries.forward_policy)?;
     let drops = policy.standard_verdict() == Some(DROP);
     let base = entries.forward.to_string();
@@ -91,9 +91,9 @@ impl Layout {
     }
 }
 
-// === impl Table ===
+// === impl ForwardTable ===
 
-impl<'a> Table<'a> {
+impl<'a> ForwardTable<'a> {
     fn entry(&self, at: usize) -> io::Result<Entry<'a>> {
         self.try_entry(at).ok_or_else(malformed)
     }
@@ -113,7 +113,7 @@ impl<'a> Table<'a> {
     }
 
     /// The rules of a chain. The built-in one ends with its policy, any other with the next chain's head.
-    fn chain(&self, start: usize, policy: usize) -> io::Result<Vec<Rule>> {
+    fn chain(&self, start: usize, policy: usize) -> io::Result<Vec<ForwardRule>> {
         let (mut at, mut rules) = (start, Vec::new());
         while at != policy {
             let entry = self.entry(at)?;
@@ -121,7 +121,7 @@ impl<'a> Table<'a> {
             if target.name == HEAD {
                 break;
             }
-            rules.push(Rule { handle: rules.len() as u64, own: false, effect: self.effect(&entry, &target) });
+            rules.push(ForwardRule { handle: rules.len() as u64, own: false, effect: self.effect(&entry, &target) });
             at = entry.next;
         }
         Ok(rules)
@@ -129,15 +129,15 @@ impl<'a> Table<'a> {
 
     fn effect(&self, entry: &Entry<'_>, target: &Extension<'_>) -> Effect {
         let Some(condition) = self.condition(entry) else { return Effect::Unclear };
-        if target.is(xt::REJECT) && condition == Condition::Always {
+        if target.is(xt::REJECT) && condition == RuleCondition::Always {
             return Effect::Drop;
         }
         let goes = entry.header.get(self.layout.flags).is_some_and(|flags| flags & self.layout.goto != 0);
         match (entry.standard_verdict(), condition) {
             (Some(ACCEPT), condition) => Effect::Accept(condition),
-            (Some(DROP), Condition::Always) => Effect::Drop,
-            (Some(RETURN), Condition::Always) => Effect::Return,
-            (Some(verdict), Condition::Always) => match usize::try_from(verdict) {
+            (Some(DROP), RuleCondition::Always) => Effect::Drop,
+            (Some(RETURN), RuleCondition::Always) => Effect::Return,
+            (Some(verdict), RuleCondition::Always) => match usize::try_from(verdict) {
                 // A rule without a target goes on.
                 Ok(offset) if offset == entry.next => Effect::Unclear,
                 Ok(offset) if goes => Effect::Goto(offset.to_string()),
@@ -149,26 +149,26 @@ impl<'a> Table<'a> {
     }
 
     /// The one condition of an entry; `None` if there are several, or an unknown one.
-    fn condition(&self, entry: &Entry<'_>) -> Option<Condition> {
+    fn condition(&self, entry: &Entry<'_>) -> Option<RuleCondition> {
         let (mut matches, mut found) = (entry.matches, None);
         while !matches.is_empty() {
             let (size, extension) = extension(matches)?;
             matches = matches.get(size..)?;
             match extension.states() {
-                Some(states) if found.is_none() => found = Some(Condition::States(states)),
+                Some(states) if found.is_none() => found = Some(RuleCondition::States(states)),
                 None if extension.is(xt::COMMENT) => {}
                 _ => return None,
             }
         }
         match (self.addresses(entry.header)?, found) {
-            (Condition::Always, found) => Some(found.unwrap_or(Condition::Always)),
+            (RuleCondition::Always, found) => Some(found.unwrap_or(RuleCondition::Always)),
             (network, None) => Some(network),
             _ => None,
         }
     }
 
     /// The condition on the IP header.
-    fn addresses(&self, header: &[u8]) -> Option<Condition> {
+    fn addresses(&self, header: &[u8]) -> Option<RuleCondition> {
         let Layout { address, flags, goto, .. } = self.layout;
         let (addresses, rest) = header.split_at_checked(4 * address)?;
         let expected = |at: usize| if at + 4 * address == flags { goto } else { 0 };
@@ -180,9 +180,9 @@ impl<'a> Table<'a> {
         let (source_mask, destination_mask) = (fields.next()?, fields.next()?);
         let any = |mask: &[u8]| mask.iter().all(|byte| *byte == 0);
         Some(match (any(source_mask), any(destination_mask)) {
-            (true, true) => Condition::Always,
-            (false, true) => Condition::From([source, source_mask].concat()),
-            (true, false) => Condition::To([destination, destination_mask].concat()),
+            (true, true) => RuleCondition::Always,
+            (false, true) => RuleCondition::From([source, source_mask].concat()),
+            (true, false) => RuleCondition::To([destination, destination_mask].concat()),
             (false, false) => return None,
         })
     }

@@ -22,7 +22,7 @@ use ferry_family::Family;
 use self::walk::{Evaluation, OwnRule, evaluate};
 use crate::errno::ErrorClass;
 use crate::iptables::legacy;
-use crate::nft::{BaseChain, Batch, CommitFailure, Hook, Socket, TableFamily};
+use crate::nft::{BaseChain, CommitFailure, Hook, NftBatch, NftSocket, TableFamily};
 
 /// Forwarded packets that have to be accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum Traffic {
 
 /// The place of a base chain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum ChainPlace {
     /// in a table of nf_tables, `iptables-nft`'s included
     Nft {
         /// the table's family
@@ -52,7 +52,7 @@ pub enum Place {
 /// A base chain in the hook `forward`.
 #[derive(Clone, Debug)]
 pub struct ForwardChain {
-    place: Place,
+    place: ChainPlace,
     drops: bool,
     evaluation: Evaluation,
 }
@@ -60,14 +60,14 @@ pub struct ForwardChain {
 /// Reads forward chains of one network namespace, and writes one rule to those of nf_tables.
 #[derive(Debug)]
 pub struct ForwardChains {
-    socket: Socket,
+    socket: NftSocket,
     /// identifies own rules
     comment: &'static str,
 }
 
-// === impl Place ===
+// === impl ChainPlace ===
 
-impl Place {
+impl ChainPlace {
     /// True if packets of this family traverse the chain.
     pub fn covers(&self, family: Family) -> bool {
         match self {
@@ -100,7 +100,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ChainPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nft { family, table, chain } => write!(f, "chain {chain} of table {family} {table}"),
@@ -114,7 +114,7 @@ impl fmt::Display for Place {
 
 impl ForwardChain {
     /// Its place.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &ChainPlace {
         &self.place
     }
 
@@ -142,7 +142,7 @@ impl ForwardChains {
     /// # Errors
     /// The system's error.
     pub fn open(comment: &'static str) -> io::Result<Self> {
-        Ok(Self { socket: Socket::open()?, comment })
+        Ok(Self { socket: NftSocket::open()?, comment })
     }
 
     /// Reads nf_tables' generation: as long as it is the same, so are the chains.
@@ -181,7 +181,7 @@ impl ForwardChains {
         }
         let (socket, comment) = (&mut self.socket, self.comment);
         let evaluation = evaluate(name, &mut |chain| nft_rules::read(socket, (*family, table), chain, comment))?;
-        let place = Place::Nft { family: *family, table: table.clone(), chain: name.clone() };
+        let place = ChainPlace::Nft { family: *family, table: table.clone(), chain: name.clone() };
         Ok(Some(ForwardChain { place, drops: *drops, evaluation }))
     }
 
@@ -192,7 +192,7 @@ impl ForwardChains {
     pub fn legacy(&self, family: Family) -> io::Result<Option<ForwardChain>> {
         let Some(entries) = legacy::filter_entries(family)? else { return Ok(None) };
         let (drops, evaluation) = entries::evaluate_forward(family, &entries)?;
-        Ok(Some(ForwardChain { place: Place::Legacy(family), drops, evaluation }))
+        Ok(Some(ForwardChain { place: ChainPlace::Legacy(family), drops, evaluation }))
     }
 
     /// Writes the one rule that accepts this traffic to a chain: before the first rule that decides about every packet, else at
@@ -200,7 +200,7 @@ impl ForwardChains {
     /// `iptables-nft`'s chain is one that the tool can list.
     ///
     /// # Errors
-    /// As for [`Socket::commit`]; `Unsupported` for a chain of `iptables-legacy`, which only the tool can write.
+    /// As for [`NftSocket::commit`]; `Unsupported` for a chain of `iptables-legacy`, which only the tool can write.
     pub fn accept(&mut self, chain: &ForwardChain, traffic: Traffic) -> Result<(), CommitFailure> {
         let exprs = if chain.place.is_of_iptables() { xt::rule(traffic) } else { nft_rules::rule(traffic) };
         let (before, comment) = (chain.evaluation.decided_at, self.comment);
@@ -215,11 +215,11 @@ impl ForwardChains {
         self.commit(chain, &|_, _| {})
     }
 
-    fn commit(&mut self, chain: &ForwardChain, add: &dyn Fn(&mut Batch, &str)) -> Result<(), CommitFailure> {
-        let Place::Nft { family, table, chain: name } = &chain.place else {
+    fn commit(&mut self, chain: &ForwardChain, add: &dyn Fn(&mut NftBatch, &str)) -> Result<(), CommitFailure> {
+        let ChainPlace::Nft { family, table, chain: name } = &chain.place else {
             return Err(CommitFailure::Io(io::ErrorKind::Unsupported.into()));
         };
-        let mut batch = Batch::new(*family, table);
+        let mut batch = NftBatch::new(*family, table);
         // First, since a position may be that of a rule that goes.
         add(&mut batch, name);
         for OwnRule { handle, .. } in &chain.evaluation.own {

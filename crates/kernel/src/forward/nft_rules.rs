@@ -3,9 +3,9 @@
 use std::io;
 
 use super::Traffic;
-use super::walk::{Condition, Effect, Rule, States};
+use super::walk::{Effect, ForwardRule, RuleCondition, States};
 use super::xt::{self, Extension};
-use crate::nft::{CmpOp, CtKey, Expr, OwnedData, PayloadBase, Reg, Socket, TableFamily, Verdict};
+use crate::nft::{CmpOp, CtKey, Expr, NftSocket, OwnedData, PayloadBase, Reg, TableFamily, Verdict};
 
 /// `IPS_DST_NAT`, the bit of `ct status dnat`
 const STATUS_TRANSLATED: u32 = 1 << 5;
@@ -18,22 +18,22 @@ const REJECT: &str = "reject";
 
 /// Name of the comment's owner, and the table in which sets are looked up.
 struct Decoder<'a> {
-    socket: &'a mut Socket,
+    socket: &'a mut NftSocket,
     table: (TableFamily, &'a str),
 }
 
 /// Reads the rules of a chain. Own rules are those with this comment.
 pub(super) fn read(
-    socket: &mut Socket,
+    socket: &mut NftSocket,
     table: (TableFamily, &str),
     chain: &str,
     comment: &str,
-) -> io::Result<Vec<Rule>> {
+) -> io::Result<Vec<ForwardRule>> {
     let rules = socket.rules(table.0, table.1, Some(chain))?;
     let mut decoder = Decoder { socket, table };
     let rules = rules.into_iter().map(|(_, rule)| {
         let own = rule.comment.as_deref() == Some(comment) || has_comment(&rule.exprs, comment);
-        Ok(Rule { handle: rule.handle, own, effect: decoder.effect(&rule.exprs)? })
+        Ok(ForwardRule { handle: rule.handle, own, effect: decoder.effect(&rule.exprs)? })
     });
     rules.collect()
 }
@@ -113,21 +113,21 @@ impl Decoder<'_> {
         match conditions {
             [Expr::Ct { key: CtKey::State, original: false, dreg }] if *dreg == key => {
                 let accepted = |data: &OwnedData| matches!(data, OwnedData::Verdict(Verdict::Accept));
-                Ok(Effect::Accept(Condition::States(self.states(map, &accepted)?)))
+                Ok(Effect::Accept(RuleCondition::States(self.states(map, &accepted)?)))
             }
             _ => Ok(Effect::Unclear),
         }
     }
 
-    fn condition(&mut self, exprs: &[&Expr]) -> io::Result<Option<Condition>> {
-        let states = |bits: u32| Condition::States(States(u16::try_from(bits & STATE_BITS).unwrap_or(0)));
+    fn condition(&mut self, exprs: &[&Expr]) -> io::Result<Option<RuleCondition>> {
+        let states = |bits: u32| RuleCondition::States(States(u16::try_from(bits & STATE_BITS).unwrap_or(0)));
         Ok(match exprs {
-            [] => Some(Condition::Always),
-            [expr] => extension(expr).and_then(|found| found.states()).map(Condition::States),
+            [] => Some(RuleCondition::Always),
+            [expr] => extension(expr).and_then(|found| found.states()).map(RuleCondition::States),
             [
                 Expr::Ct { key: CtKey::State, original: false, dreg },
                 Expr::Lookup { set, sreg, dreg: None, invert: false },
-            ] if dreg == sreg => Some(Condition::States(self.states(set, &|_| true)?)),
+            ] if dreg == sreg => Some(RuleCondition::States(self.states(set, &|_| true)?)),
             [
                 Expr::Ct { key, original: false, .. },
                 Expr::Bitwise { mask, .. },
@@ -135,7 +135,7 @@ impl Decoder<'_> {
             ] if data.iter().all(|byte| *byte == 0) => match (key, host_number(mask)) {
                 (CtKey::State, Some(bits)) => Some(states(bits)),
                 (CtKey::Status, Some(bits)) if bits & STATUS_TRANSLATED != 0 => {
-                    Some(Condition::States(States::TRANSLATED))
+                    Some(RuleCondition::States(States::TRANSLATED))
                 }
                 _ => None,
             },
@@ -157,7 +157,7 @@ impl Decoder<'_> {
 }
 
 /// A comparison of the source or of the destination address with one prefix.
-fn network(exprs: &[&Expr]) -> Option<Condition> {
+fn network(exprs: &[&Expr]) -> Option<RuleCondition> {
     let (payload, mask, address) = match exprs {
         [payload, Expr::Cmp { op: CmpOp::Eq, data, .. }] => (payload, None, data),
         [payload, Expr::Bitwise { mask, .. }, Expr::Cmp { op: CmpOp::Eq, data, .. }] => (payload, Some(mask), data),
@@ -167,8 +167,8 @@ fn network(exprs: &[&Expr]) -> Option<Condition> {
     let network = [address.as_slice(), mask.map_or(&[], Vec::as_slice)].concat();
     // Offsets in an IPv4 header, and in an IPv6 header. A prefix of whole bytes is loaded alone.
     match (offset, len) {
-        (12, 1..=4) | (8, 5..=16) => Some(Condition::From(network)),
-        (16, 1..=4) | (24, 5..=16) => Some(Condition::To(network)),
+        (12, 1..=4) | (8, 5..=16) => Some(RuleCondition::From(network)),
+        (16, 1..=4) | (24, 5..=16) => Some(RuleCondition::To(network)),
         _ => None,
     }
 }

@@ -12,7 +12,7 @@ pub(super) struct States(pub(super) u16);
 
 /// A rule of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rule {
+pub(super) struct ForwardRule {
     /// identifies it within its table
     pub(super) handle: u64,
     /// written by this program
@@ -24,7 +24,7 @@ pub(super) struct Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     /// accepts them under a condition
-    Accept(Condition),
+    Accept(RuleCondition),
     /// drops or rejects every packet
     Drop,
     /// every packet returns to the calling chain; from the base chain, to the policy
@@ -39,7 +39,7 @@ pub(super) enum Effect {
 
 /// The one condition of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Condition {
+pub(super) enum RuleCondition {
     Always,
     States(States),
     /// from a network: bytes that identify it within the table
@@ -78,10 +78,10 @@ pub(super) struct Evaluation {
 }
 
 /// Reads the rules of a chain.
-type Read<'a> = &'a mut dyn FnMut(&str) -> io::Result<Vec<Rule>>;
+type Read<'a> = &'a mut dyn FnMut(&str) -> io::Result<Vec<ForwardRule>>;
 
 /// Collects what the chains below a base chain accept.
-struct Walk<'a> {
+struct AcceptWalk<'a> {
     read: Read<'a>,
     accepted: Accepted,
     /// whether each chain decides about every packet
@@ -94,13 +94,13 @@ const MAX_CHAINS: usize = 64;
 /// Evaluates a base chain.
 pub(super) fn evaluate(base: &str, read: Read<'_>) -> io::Result<Evaluation> {
     let rules = read(base)?;
-    let mut walk = Walk { read, accepted: Accepted::default(), chains: BTreeMap::new() };
+    let mut walk = AcceptWalk { read, accepted: Accepted::default(), chains: BTreeMap::new() };
     let mut found = Evaluation::default();
     for rule in rules {
         let reached = found.decided_at.is_none();
         if rule.own {
             let states = match rule.effect {
-                Effect::Accept(Condition::States(states)) => Some(states),
+                Effect::Accept(RuleCondition::States(states)) => Some(states),
                 _ => None,
             };
             found.own.push(OwnRule { handle: rule.handle, reached, states });
@@ -143,12 +143,12 @@ impl States {
 // === impl Accepted ===
 
 impl Accepted {
-    fn add(&mut self, condition: &Condition) {
+    fn add(&mut self, condition: &RuleCondition) {
         match condition {
-            Condition::Always => self.everything = true,
-            Condition::States(states) => self.states = self.states.with(*states),
-            Condition::From(network) => drop(self.from.insert(network.clone())),
-            Condition::To(network) => drop(self.to.insert(network.clone())),
+            RuleCondition::Always => self.everything = true,
+            RuleCondition::States(states) => self.states = self.states.with(*states),
+            RuleCondition::From(network) => drop(self.from.insert(network.clone())),
+            RuleCondition::To(network) => drop(self.to.insert(network.clone())),
         }
     }
 
@@ -186,9 +186,9 @@ impl Traffic {
     }
 }
 
-// === impl Walk ===
+// === impl AcceptWalk ===
 
-impl Walk<'_> {
+impl AcceptWalk<'_> {
     /// True if the rules of a chain decide about every packet.
     fn chain(&mut self, name: &str) -> io::Result<bool> {
         if let Some(decides) = self.chains.get(name) {
@@ -212,7 +212,7 @@ impl Walk<'_> {
         Ok(match effect {
             Effect::Accept(condition) => {
                 self.accepted.add(condition);
-                (*condition == Condition::Always).then_some(true)
+                (*condition == RuleCondition::Always).then_some(true)
             }
             Effect::Drop => Some(true),
             Effect::Return => Some(false),

@@ -3,7 +3,7 @@
 
 use super::Traffic;
 use super::walk::States;
-use crate::netlink::{Attributes, Malformed, Writer};
+use crate::netlink::{Attributes, Malformed, MessageWriter};
 use crate::nft::{Expr, Verdict};
 
 /// Name of the expression that holds a match.
@@ -43,7 +43,7 @@ pub(super) struct Extension<'a> {
 
 /// A rule that `iptables-nft` can list.
 pub(super) fn rule(traffic: Traffic) -> Vec<Expr> {
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     writer.text(NAME, CONNTRACK);
     writer.be_u32(REVISION_NUMBER, REVISION.into());
     writer.attribute(INFO, &conntrack(traffic.states()));

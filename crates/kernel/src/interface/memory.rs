@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Change, InterfaceAddresses, LocalAddress};
+use super::{AddressEffect, InterfaceAddresses, LocalAddress};
 
 /// Interfaces and their addresses. Clones share them, as processes of one machine do.
 #[derive(Clone, Debug, Default)]
@@ -55,17 +55,17 @@ impl MemoryInterfaces {
 }
 
 impl InterfaceAddresses for MemoryInterfaces {
-    fn add(&mut self, interface: &str, address: IpAddr) -> io::Result<Change> {
+    fn add(&mut self, interface: &str, address: IpAddr) -> io::Result<AddressEffect> {
         self.change(interface, Some(address), |addresses| {
             let is_absent = !addresses.contains_key(&address);
             addresses.entry(address).or_insert(true);
-            if is_absent { Change::Made } else { Change::None }
+            if is_absent { AddressEffect::Made } else { AddressEffect::None }
         })
     }
 
-    fn remove(&mut self, interface: &str, address: IpAddr) -> io::Result<Change> {
+    fn remove(&mut self, interface: &str, address: IpAddr) -> io::Result<AddressEffect> {
         self.change(interface, Some(address), |addresses| {
-            if addresses.remove(&address).is_some() { Change::Made } else { Change::None }
+            if addresses.remove(&address).is_some() { AddressEffect::Made } else { AddressEffect::None }
         })
     }
 

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 #[cfg(any(test, feature = "testing"))]
 pub use memory::MemoryInterfaces;
 pub use owned::{OwnedAddresses, Replaced};
-pub use record::Record;
+pub use record::AddressRecord;
 
 /// The addresses of the machine's interfaces.
 pub trait InterfaceAddresses {
@@ -24,13 +24,13 @@ pub trait InterfaceAddresses {
     ///
     /// # Errors
     /// `NotFound` without such an interface, `Unsupported` if the system can't do that, or the system's error.
-    fn add(&mut self, interface: &str, address: IpAddr) -> io::Result<Change>;
+    fn add(&mut self, interface: &str, address: IpAddr) -> io::Result<AddressEffect>;
 
     /// Removes an address.
     ///
     /// # Errors
     /// As those of [`Self::add`].
-    fn remove(&mut self, interface: &str, address: IpAddr) -> io::Result<Change>;
+    fn remove(&mut self, interface: &str, address: IpAddr) -> io::Result<AddressEffect>;
 
     /// The addresses of an interface.
     ///
@@ -41,7 +41,7 @@ pub trait InterfaceAddresses {
 
 /// The effect of adding or removing an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum AddressEffect {
     /// It was added, or removed.
     Made,
     /// It was there before, or absent.

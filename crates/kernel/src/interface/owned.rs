@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 
 use super::record::Owned;
-use super::{Change, InterfaceAddresses, Record};
+use super::{AddressEffect, AddressRecord, InterfaceAddresses};
 
 /// The addresses that this program has added to interfaces. An address is recorded before it is added and until after it was
 /// removed, so none exists without a record, whenever the program ends.
@@ -13,7 +13,7 @@ use super::{Change, InterfaceAddresses, Record};
 pub struct OwnedAddresses<I> {
     interfaces: I,
     interface: String,
-    record: Record,
+    record: AddressRecord,
     /// as recorded
     owned: BTreeSet<Owned>,
 }
@@ -37,7 +37,7 @@ impl<I: InterfaceAddresses> OwnedAddresses<I> {
     ///
     /// # Errors
     /// If there is no such interface, or the record can't be read. The text names the interface, or the file.
-    pub fn open(mut interfaces: I, interface: &str, record: Record) -> io::Result<Self> {
+    pub fn open(mut interfaces: I, interface: &str, record: AddressRecord) -> io::Result<Self> {
         interfaces.list(interface).map_err(|error| about(&format!("the interface {interface:?}"), &error))?;
         let owned = record.read().map_err(|error| about(&record.path().display().to_string(), &error))?;
         Ok(Self { interfaces, interface: interface.to_owned(), record, owned })
@@ -70,9 +70,9 @@ impl<I: InterfaceAddresses> OwnedAddresses<I> {
         let mut replaced = Replaced::default();
         for address in missing {
             match self.interfaces.add(&self.interface, address) {
-                Ok(Change::Made) => replaced.added += 1,
+                Ok(AddressEffect::Made) => replaced.added += 1,
                 // Another program was quicker: it is not ours.
-                Ok(Change::None) => drop(self.owned.remove(&(address, self.interface.clone()))),
+                Ok(AddressEffect::None) => drop(self.owned.remove(&(address, self.interface.clone()))),
                 Err(error) => {
                     self.owned.remove(&(address, self.interface.clone()));
                     replaced.failed.push((address, error));
@@ -85,7 +85,7 @@ impl<I: InterfaceAddresses> OwnedAddresses<I> {
             }
             match self.remove(&interface, address) {
                 Ok(change) => {
-                    replaced.removed += usize::from(change == Change::Made);
+                    replaced.removed += usize::from(change == AddressEffect::Made);
                     self.owned.remove(&(address, interface));
                 }
                 Err(error) => replaced.failed.push((address, error)),
@@ -105,16 +105,16 @@ impl<I: InterfaceAddresses> OwnedAddresses<I> {
 
     /// Removes an address that has the mark of those that were added by this program. The record may be older than the last start of
     /// the machine, after which another program may have added the address.
-    fn remove(&mut self, interface: &str, address: IpAddr) -> io::Result<Change> {
+    fn remove(&mut self, interface: &str, address: IpAddr) -> io::Result<AddressEffect> {
         let listed = match self.interfaces.list(interface) {
             // The interface has gone, and its addresses with it.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Change::None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(AddressEffect::None),
             listed => listed?,
         };
         if listed.iter().any(|local| local.address == address && local.never_source) {
             self.interfaces.remove(interface, address)
         } else {
-            Ok(Change::None)
+            Ok(AddressEffect::None)
         }
     }
 

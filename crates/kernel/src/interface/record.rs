@@ -11,13 +11,13 @@ pub(super) type Owned = (IpAddr, String);
 
 /// The file: a line for each address, `ADDRESS INTERFACE`.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct AddressRecord {
     path: PathBuf,
 }
 
-// === impl Record ===
+// === impl AddressRecord ===
 
-impl Record {
+impl AddressRecord {
     /// The record in this file, which need not exist; its folder has to.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }

@@ -36,8 +36,8 @@ impl Machine {
         Self { interfaces, folder }
     }
 
-    fn record(&self) -> Record {
-        Record::new(self.folder.join("addresses"))
+    fn record(&self) -> AddressRecord {
+        AddressRecord::new(self.folder.join("addresses"))
     }
 
     /// A run of the program.

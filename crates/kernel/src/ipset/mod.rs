@@ -11,7 +11,7 @@ use ferry_family::Family;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use crate::errno;
-use crate::netlink::{Attribute, Attributes, Malformed, Objects, Session, Writer, flag, nfnetlink};
+use crate::netlink::{AnswerObjects, Attribute, Attributes, Malformed, MessageWriter, Session, flag, nfnetlink};
 
 #[cfg(test)]
 mod tests;
@@ -222,8 +222,8 @@ fn byte(attribute: &Attribute<'_>) -> Result<u8, Malformed> {
 }
 
 /// Sends the request for a list and reads it.
-fn list(fill: &dyn Fn(&mut Writer)) -> io::Result<Objects> {
-    let fill = |writer: &mut Writer| {
+fn list(fill: &dyn Fn(&mut MessageWriter)) -> io::Result<AnswerObjects> {
+    let fill = |writer: &mut MessageWriter| {
         encode_header(writer);
         fill(writer);
     };
@@ -232,7 +232,7 @@ fn list(fill: &dyn Fn(&mut Writer)) -> io::Result<Objects> {
     listed.map_err(translate)
 }
 
-fn encode_header(writer: &mut Writer) {
+fn encode_header(writer: &mut MessageWriter) {
     nfnetlink::header(writer, 0);
     writer.attribute(attribute::PROTOCOL, &[PROTOCOL]);
 }

@@ -11,7 +11,7 @@ const BE: u16 = 0x4000;
 
 /// A message of a list: a set with these members, or, without a header, further members of one.
 fn message(name: &str, header: Option<(&str, u8)>, references: u32, members: &[&[u8]]) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     writer.raw(&[2, 0, 0, 0]);
     writer.attribute(attribute::PROTOCOL, &[6]);
     writer.text(attribute::NAME, name);
@@ -34,13 +34,13 @@ fn message(name: &str, header: Option<(&str, u8)>, references: u32, members: &[&
 }
 
 fn port(port: u16) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     writer.attribute(data::PORT | BE, &port.to_be_bytes());
     writer.into_bytes()
 }
 
 fn socket(octets: &[u8], protocol: u8, port: u16) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     let inner = if octets.len() == 4 { data::IPV4 } else { data::IPV6 };
     writer.nested_attribute(data::IP, inner | BE, octets);
     writer.attribute(data::PORT | BE, &port.to_be_bytes());
@@ -103,7 +103,7 @@ fn sets_and_members_are_decoded() {
 
 #[test]
 fn members_of_other_types_are_refused() {
-    let mut only_address = Writer::new();
+    let mut only_address = MessageWriter::new();
     only_address.nested_attribute(data::IP, data::IPV4, &[10, 0, 0, 1]);
     for member in [only_address.bytes(), &[], &socket(&[10, 0, 0], 6, 1)] {
         assert!(decoded(&message("S", None, 0, &[member])).is_err());

@@ -14,7 +14,7 @@ const MESSAGE_MAX: usize = 500;
 ///
 /// `tool` is always the name of the program that was run, or searched for.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum ToolFailure {
     /// the tool is not installed: no directory of `PATH` has it
     #[error("{tool} not found in PATH")]
     Missing {
@@ -38,7 +38,7 @@ pub enum Failure {
         tool: String,
     },
     /// the kernel lacks the table, according to the tool's message. "unable to initialize table" without a cause counts as this;
-    /// with lack of memory as its cause it is [`Failure::Exhausted`]
+    /// with lack of memory as its cause it is [`ToolFailure::Exhausted`]
     #[error(
         "{tool}: this kernel has no {table}: is its module loaded? (The legacy variant sees it with CAP_NET_RAW only)"
     )]
@@ -146,15 +146,15 @@ pub(super) struct FailedRun<'a> {
 
 impl<'a> FailedRun<'a> {
     /// Classifies the failure.
-    pub(super) fn classify(self) -> Failure {
+    pub(super) fn classify(self) -> ToolFailure {
         let tool = self.tool.to_owned();
         let has = |words: &[&str]| words.iter().any(|words| self.text.contains(words));
         // 126 and 127: a shell or the dynamic loader failed, the tool itself did not run. The tool's lock is its stdin.
         if matches!(self.code, Some(126 | 127)) || has(&["can't open lock file"]) {
-            return Failure::Io { tool, error: io::Error::other(self.message()) };
+            return ToolFailure::Io { tool, error: io::Error::other(self.message()) };
         }
         if has(&["Permission denied", "you must be root", "Operation not permitted"]) {
-            return Failure::NoPermission { tool };
+            return ToolFailure::NoPermission { tool };
         }
         let exhausted = [
             "Resource temporarily unavailable",
@@ -167,10 +167,14 @@ impl<'a> FailedRun<'a> {
             "holding the xtables lock",
         ];
         if has(&exhausted) {
-            return Failure::Exhausted { tool, line: self.line_numbers().first().copied(), text: self.message() };
+            return ToolFailure::Exhausted { tool, line: self.line_numbers().first().copied(), text: self.message() };
         }
         if let Some(table) = self.missing_table() {
-            return if self.privileged { Failure::NoTable { tool, table } } else { Failure::NoPermission { tool } };
+            return if self.privileged {
+                ToolFailure::NoTable { tool, table }
+            } else {
+                ToolFailure::NoPermission { tool }
+            };
         }
         let missing = has(&[
             "No chain/target/match by that name",
@@ -179,7 +183,7 @@ impl<'a> FailedRun<'a> {
             "Couldn't load target `",
         ]) || (has(&["Chain '"]) && has(&["' does not exist"]));
         let lines = self.line_numbers();
-        Failure::Refused { tool, line: lines.first().copied(), lines, text: self.message(), missing }
+        ToolFailure::Refused { tool, line: lines.first().copied(), lines, text: self.message(), missing }
     }
 
     /// The table or subsystem that the kernel lacks, if the message is about that.
@@ -256,7 +260,7 @@ pub(super) fn shortened(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn failure(text: &str) -> Failure {
+    fn failure(text: &str) -> ToolFailure {
         FailedRun { tool: "iptables-restore", text, code: Some(1), privileged: true }.classify()
     }
 
@@ -307,13 +311,13 @@ mod tests {
             ("line 99999999999999999999 failed", None, "line 99999999999999999999 failed", false),
         ] {
             match failure(text) {
-                Failure::Refused { line: at, text: found, missing: is, .. } => {
+                ToolFailure::Refused { line: at, text: found, missing: is, .. } => {
                     assert_eq!((at, found.as_str(), is), (line, words, missing));
                 }
                 other => panic!("{text}: {other:?}"),
             }
         }
-        let Failure::Refused { text, .. } = failure(&"ä".repeat(4000)) else { panic!() };
+        let ToolFailure::Refused { text, .. } = failure(&"ä".repeat(4000)) else { panic!() };
         assert_eq!(text.chars().count(), MESSAGE_MAX);
     }
 
@@ -345,17 +349,17 @@ mod tests {
             ),
         ] {
             match failure(text) {
-                Failure::NoTable { table: named, .. } => assert_eq!(named, table),
+                ToolFailure::NoTable { table: named, .. } => assert_eq!(named, table),
                 other => panic!("{text}: {other:?}"),
             }
             let unprivileged = FailedRun { tool: "iptables", text, code: Some(3), privileged: false }.classify();
-            assert!(matches!(unprivileged, Failure::NoPermission { .. }));
+            assert!(matches!(unprivileged, ToolFailure::NoPermission { .. }));
         }
         for text in [
             "iptables v1.8.9 (legacy): can't initialize iptables table `nat': Permission denied (you must be root)",
             "iptables-nft-save v1.8.9 (nf_tables): Could not fetch rule set generation id: Permission denied (you must be root)",
         ] {
-            assert!(matches!(failure(text), Failure::NoPermission { .. }), "{text}");
+            assert!(matches!(failure(text), ToolFailure::NoPermission { .. }), "{text}");
         }
     }
 
@@ -369,9 +373,9 @@ mod tests {
             "iptables-restore v1.8.9 (legacy): iptables-restore: unable to initialize table 'nat': Cannot allocate memory",
             "Another app is currently holding the xtables lock. Stopped waiting after 5s.",
         ] {
-            assert!(matches!(failure(text), Failure::Exhausted { .. }), "{text}");
+            assert!(matches!(failure(text), ToolFailure::Exhausted { .. }), "{text}");
         }
         let own_lock = "Fatal: can't open lock file /proc/self/fd/0: Permission denied";
-        assert!(matches!(failure(own_lock), Failure::Io { .. }));
+        assert!(matches!(failure(own_lock), ToolFailure::Io { .. }));
     }
 }

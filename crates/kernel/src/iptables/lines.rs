@@ -5,7 +5,7 @@ use std::io::BufRead;
 
 /// A line of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line<'a> {
+pub enum OutputLine<'a> {
     /// `*filter`: the following lines belong to this table
     Table(&'a str),
     /// `:CHAIN - [0:0]`, `-N CHAIN`: the chain exists
@@ -55,7 +55,7 @@ impl UnexpectedOutput {
 /// # Errors
 /// [`UnexpectedOutput`] at the first line of none of these kinds, if a table is not ended by COMMIT, if the nft variant reports a
 /// table as incompatible, and for an error of the reader, with its text. Lines passed on until then are valid, but incomplete.
-pub fn read_lines(mut reader: impl BufRead, each: &mut dyn FnMut(Line<'_>)) -> Result<(), UnexpectedOutput> {
+pub fn read_lines(mut reader: impl BufRead, each: &mut dyn FnMut(OutputLine<'_>)) -> Result<(), UnexpectedOutput> {
     let mut bytes = Vec::new();
     let (mut number, mut open) = (0, false);
     loop {
@@ -72,33 +72,33 @@ pub fn read_lines(mut reader: impl BufRead, each: &mut dyn FnMut(Line<'_>)) -> R
         let text = std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
         let line = line(&text).ok_or_else(|| UnexpectedOutput::new(number, &text))?;
         match line {
-            Line::Table(_) if open => return Err(UnexpectedOutput::new(number, &text)),
-            Line::Commit if !open => return Err(UnexpectedOutput::new(number, &text)),
-            Line::Table(_) => open = true,
-            Line::Commit => open = false,
-            Line::Chain { .. } | Line::Rule { .. } | Line::Other => {}
+            OutputLine::Table(_) if open => return Err(UnexpectedOutput::new(number, &text)),
+            OutputLine::Commit if !open => return Err(UnexpectedOutput::new(number, &text)),
+            OutputLine::Table(_) => open = true,
+            OutputLine::Commit => open = false,
+            OutputLine::Chain { .. } | OutputLine::Rule { .. } | OutputLine::Other => {}
         }
         each(line);
     }
 }
 
-fn line(text: &str) -> Option<Line<'_>> {
+fn line(text: &str) -> Option<OutputLine<'_>> {
     let (first, rest) = text.split_once(' ').unwrap_or((text, ""));
     match first {
         "" | "#" => {
             // the only indication that the tool cannot show all rules
             let hidden = rest.starts_with("Table ") && rest.contains(" is incompatible");
-            (!hidden).then_some(Line::Other)
+            (!hidden).then_some(OutputLine::Other)
         }
-        "COMMIT" => Some(Line::Commit),
+        "COMMIT" => Some(OutputLine::Commit),
         "-A" => rule(rest),
-        "-N" => name(rest).map(|name| Line::Chain { name, builtin: false }),
-        "-P" => rest.split(' ').next().and_then(name).map(|name| Line::Chain { name, builtin: true }),
+        "-N" => name(rest).map(|name| OutputLine::Chain { name, builtin: false }),
+        "-P" => rest.split(' ').next().and_then(name).map(|name| OutputLine::Chain { name, builtin: true }),
         _ => match first.as_bytes().first()? {
-            b'*' => first.get(1..).and_then(name).map(Line::Table),
+            b'*' => first.get(1..).and_then(name).map(OutputLine::Table),
             b':' => {
                 let policy = rest.split(' ').next().filter(|policy| !policy.is_empty())?;
-                first.get(1..).and_then(name).map(|name| Line::Chain { name, builtin: policy != "-" })
+                first.get(1..).and_then(name).map(|name| OutputLine::Chain { name, builtin: policy != "-" })
             }
             b'[' => rest.strip_prefix("-A ").and_then(rule), // with counters
             _ => None,
@@ -106,9 +106,9 @@ fn line(text: &str) -> Option<Line<'_>> {
     }
 }
 
-fn rule(text: &str) -> Option<Line<'_>> {
+fn rule(text: &str) -> Option<OutputLine<'_>> {
     let (chain, text) = text.split_once(' ').unwrap_or((text, ""));
-    name(chain).map(|chain| Line::Rule { chain, text: text.trim_ascii_start() })
+    name(chain).map(|chain| OutputLine::Rule { chain, text: text.trim_ascii_start() })
 }
 
 fn name(text: &str) -> Option<&str> {

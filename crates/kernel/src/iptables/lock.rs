@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 
-use super::Failure;
+use super::ToolFailure;
 
 /// Interval between attempts.
 const EVERY: Duration = Duration::from_millis(10);
@@ -28,9 +28,9 @@ impl Lock {
     /// Takes the lock and returns the time waited for it, zero if it was free.
     ///
     /// # Errors
-    /// [`Failure::NoLockFile`]; [`Failure::Locked`] if another process held the lock for the whole `bound`.
-    pub(super) fn take(path: &Path, bound: Duration) -> Result<(Self, Duration), Failure> {
-        let cannot = |error: Errno| Failure::NoLockFile { path: path.to_owned(), error: error.into() };
+    /// [`ToolFailure::NoLockFile`]; [`ToolFailure::Locked`] if another process held the lock for the whole `bound`.
+    pub(super) fn take(path: &Path, bound: Duration) -> Result<(Self, Duration), ToolFailure> {
+        let cannot = |error: Errno| ToolFailure::NoLockFile { path: path.to_owned(), error: error.into() };
         let begin = Instant::now();
         // As in the tool: read-only, so that an existing file can be opened on a read-only file system.
         let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC;
@@ -41,7 +41,7 @@ impl Lock {
                 Ok(()) => return Ok((Self { file }, waited)),
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) if waited >= bound => {
-                    return Err(Failure::Locked { path: path.to_owned(), bound });
+                    return Err(ToolFailure::Locked { path: path.to_owned(), bound });
                 }
                 Err(Errno::WOULDBLOCK) => sleep(EVERY.min(bound.saturating_sub(waited))),
                 Err(error) => return Err(cannot(error)),

@@ -17,9 +17,9 @@ mod version;
 #[cfg(test)]
 mod tests;
 
-pub use failure::Failure;
-pub use lines::{Line, UnexpectedOutput, read_lines};
+pub use failure::ToolFailure;
+pub use lines::{OutputLine, UnexpectedOutput, read_lines};
 pub use restore::Restore;
-pub use rule::{AddressMatch, ChainName, CtStates, InterfaceMatch, Match, Protocol, Rule, Table, Target};
+pub use rule::{AddressMatch, CtStates, InterfaceMatch, IptablesChainName, Match, PortProtocol, Rule, Table, Target};
 pub use tool::{Environment, RestoreOutcome, Stdin, Tool};
 pub use version::{Backend, Version};

@@ -8,11 +8,11 @@ use ferry_family::Family;
 
 use super::Table;
 use crate::errno::ErrorClass;
-use crate::nft::{Batch, CommitFailure, Expr, Rule, Socket, Verdict};
+use crate::nft::{CommitFailure, Expr, NftBatch, NftSocket, Rule, Verdict};
 
 /// A chain of a table of the nft variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain {
+pub struct IptablesChain {
     /// the table
     pub table: Table,
     /// its name
@@ -26,20 +26,20 @@ pub struct Removal<'a> {
     /// true for the name of a chain that goes
     pub chains: &'a dyn Fn(&str) -> bool,
     /// true for a rule that goes with the chain it leads to: the chain that has the rule, and the name of the one that goes
-    pub rules: &'a dyn Fn(&Chain, &str) -> bool,
+    pub rules: &'a dyn Fn(&IptablesChain, &str) -> bool,
 }
 
 /// Lists the chains of [`Table::ALL`] in the calling thread's network namespace. Empty if this kernel has no nf_tables.
 ///
 /// # Errors
 /// The system's error; `PermissionDenied` without `CAP_NET_ADMIN`; `Interrupted` if other programs keep changing the tables.
-pub fn chains(family: Family) -> io::Result<Vec<Chain>> {
+pub fn chains(family: Family) -> io::Result<Vec<IptablesChain>> {
     let mut found = Vec::new();
-    let read = Socket::open().and_then(|mut socket| {
+    let read = NftSocket::open().and_then(|mut socket| {
         for table in Table::ALL {
             match socket.chains(family, table.name()) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                chains => found.extend(chains?.into_iter().map(|chain| Chain {
+                chains => found.extend(chains?.into_iter().map(|chain| IptablesChain {
                     table,
                     name: chain.name,
                     builtin: chain.hook.is_some(),
@@ -58,8 +58,8 @@ pub fn chains(family: Family) -> io::Result<Vec<Chain>> {
 ///
 /// # Errors
 /// As for [`chains`]; `NotFound` if the table is gone.
-pub fn has_rules(family: Family, chain: &Chain) -> io::Result<bool> {
-    let rules = Socket::open()?.rules(family, chain.table.name(), Some(&chain.name))?;
+pub fn has_rules(family: Family, chain: &IptablesChain) -> io::Result<bool> {
+    let rules = NftSocket::open()?.rules(family, chain.table.name(), Some(&chain.name))?;
     Ok(!rules.is_empty())
 }
 
@@ -70,16 +70,16 @@ pub fn has_rules(family: Family, chain: &Chain) -> io::Result<bool> {
 /// As for [`chains`]; of class [`ErrorClass::Transient`] if another program has committed since the chains were read, and if the kernel's
 /// answer is lost: then everything may be deleted. In all other cases nothing is.
 pub fn remove_chains(family: Family, table: Table, removal: &Removal<'_>) -> io::Result<usize> {
-    let is_unwanted = |chain: &Chain| chain.table == table && (removal.chains)(&chain.name);
+    let is_unwanted = |chain: &IptablesChain| chain.table == table && (removal.chains)(&chain.name);
     if !chains(family)?.iter().any(is_unwanted) {
         return Ok(0);
     }
-    let mut socket = Socket::open()?;
-    let mut batch = Batch::new(family, table.name());
+    let mut socket = NftSocket::open()?;
+    let mut batch = NftBatch::new(family, table.name());
     // What comes in from here on may lead to the chains.
     batch.set_generation(socket.generation()?);
     let there = chains(family)?.into_iter().filter(|chain| chain.table == table);
-    let (unwanted, others): (Vec<Chain>, Vec<Chain>) = there.partition(is_unwanted);
+    let (unwanted, others): (Vec<IptablesChain>, Vec<IptablesChain>) = there.partition(is_unwanted);
     let mut led_to = HashSet::new();
     for other in &others {
         for (chain, rule) in socket.rules(family, table.name(), Some(&other.name))? {
@@ -91,7 +91,7 @@ pub fn remove_chains(family: Family, table: Table, removal: &Removal<'_>) -> io:
             }
         }
     }
-    let (emptied, deleted): (Vec<Chain>, Vec<Chain>) =
+    let (emptied, deleted): (Vec<IptablesChain>, Vec<IptablesChain>) =
         unwanted.into_iter().partition(|chain| led_to.contains(&chain.name));
     for chain in &emptied {
         if has_rules(family, chain)? {
@@ -138,7 +138,7 @@ mod tests {
             }
             let shown = |family| {
                 let chains = chains(family).unwrap();
-                let show = |chain: &Chain| {
+                let show = |chain: &IptablesChain| {
                     let rules = has_rules(family, chain).unwrap();
                     format!("{} {} {} {rules}", chain.table, chain.name, chain.builtin)
                 };
@@ -200,9 +200,9 @@ mod tests {
             let builtin = Removal { chains: &|name| name == "ONE" || name == "TWO", rules: &|from, _| from.builtin };
             assert_eq!(remove_chains(Family::V4, Table::Filter, &builtin).unwrap(), 1);
             assert_eq!(listed(), ["-N KEPT", "-N TWO", "-A KEPT -j TWO"]);
-            let before = Socket::open().unwrap().generation().unwrap();
+            let before = NftSocket::open().unwrap().generation().unwrap();
             assert_eq!(remove_chains(Family::V4, Table::Filter, &builtin).unwrap(), 0);
-            assert_eq!(Socket::open().unwrap().generation().unwrap(), before, "nothing is written again");
+            assert_eq!(NftSocket::open().unwrap().generation().unwrap(), before, "nothing is written again");
         };
         Namespace::new().unwrap().run(run).unwrap();
     }
@@ -213,7 +213,7 @@ mod tests {
             for rule in ["-N ONE", "-A INPUT -j ONE"] {
                 tool(rule);
             }
-            let intruding = |_: &Chain, _: &str| {
+            let intruding = |_: &IptablesChain, _: &str| {
                 tool("-A FORWARD -j ONE");
                 true
             };

@@ -8,14 +8,14 @@ use ipnet::IpNet;
 
 use super::print::probability;
 use super::print::{full_mask, port_unreachable};
-use super::rule::{AddressMatch, ChainName, CtStates, InterfaceMatch, Match, Protocol, Rule, Target};
+use super::rule::{AddressMatch, CtStates, InterfaceMatch, IptablesChainName, Match, PortProtocol, Rule, Target};
 
 /// A rule while it is parsed.
-struct Reader<'a> {
+struct RuleParser<'a> {
     words: Words<'a>,
     family: Family,
     /// the protocol of `-m tcp`, `-m udp` or `-m sctp`, which must equal the rule's
-    ports: Option<Protocol>,
+    ports: Option<PortProtocol>,
 }
 
 /// The words of a line. A word in quotation marks may have blanks, and `\` escapes the next character.
@@ -39,7 +39,7 @@ struct Recent {
     check: bool,
     reap: bool,
     seconds: Option<u32>,
-    list: Option<ChainName>,
+    list: Option<IptablesChainName>,
 }
 
 // === impl Rule ===
@@ -52,7 +52,7 @@ impl Rule {
     pub fn parse(family: Family, text: &str) -> Option<Self> {
         let words = Words { rest: text };
         let mut matches = Vec::with_capacity(words.count("-m"));
-        let mut reader = Reader { words, family, ports: None };
+        let mut reader = RuleParser { words, family, ports: None };
         let mut rule = Self::default();
         while let Some(name) = reader.words.name() {
             match (name.text, name.inverted) {
@@ -73,9 +73,9 @@ impl Rule {
     }
 }
 
-// === impl Reader ===
+// === impl RuleParser ===
 
-impl Reader<'_> {
+impl RuleParser<'_> {
     fn side(&mut self, inverted: bool) -> Option<AddressMatch> {
         let (inverted, text) = self.words.invertible(inverted)?;
         let (address, length) =
@@ -156,7 +156,7 @@ impl Reader<'_> {
                 ("--reap", false) => found.reap = true,
                 ("--rsource", false) => {} // the default
                 ("--seconds", false) => set(&mut found.seconds, number(&self.words.value()?)?)?,
-                ("--name", false) => set(&mut found.list, ChainName::new(&self.words.value()?)?)?,
+                ("--name", false) => set(&mut found.list, IptablesChainName::new(&self.words.value()?)?)?,
                 ("--mask", false) if self.words.value()? == full_mask(self.family) => {}
                 _ => return None,
             }
@@ -207,7 +207,7 @@ impl Reader<'_> {
             },
             "DNAT" => self.endpoint().map(Target::Dnat),
             // other targets are distinguished from chains by their options, which cannot follow a chain
-            chain => ChainName::new(chain).map(Target::Jump),
+            chain => IptablesChainName::new(chain).map(Target::Jump),
         }
     }
 
@@ -357,11 +357,11 @@ fn account(name: &str) -> Option<Match> {
     fits.then(|| Match::Account(name.into()))
 }
 
-fn protocol(text: &str) -> Option<Protocol> {
+fn protocol(text: &str) -> Option<PortProtocol> {
     match text {
-        "tcp" | "6" => Some(Protocol::Tcp),
-        "udp" | "17" => Some(Protocol::Udp),
-        "sctp" | "132" => Some(Protocol::Sctp),
+        "tcp" | "6" => Some(PortProtocol::Tcp),
+        "udp" | "17" => Some(PortProtocol::Udp),
+        "sctp" | "132" => Some(PortProtocol::Sctp),
         _ => None,
     }
 }

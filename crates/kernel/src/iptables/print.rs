@@ -13,10 +13,10 @@ const COMMENT_MAX: usize = 255;
 const PROBABILITY_UNITS: f64 = 2_147_483_648.0;
 
 /// An address in the C library's notation, which differs from Rust's for `::a.b.c.d`.
-struct Address(IpAddr);
+struct AddressText(IpAddr);
 
 /// `address:port`, `[address]:port`.
-struct Endpoint(SocketAddr);
+struct EndpointText(SocketAddr);
 
 /// Writes words separated by blanks.
 struct Words<'a> {
@@ -91,7 +91,7 @@ impl Words<'_> {
     fn side(&mut self, name: &str, side: Option<AddressMatch>) {
         let Some(side) = side.filter(AddressMatch::is_condition) else { return };
         let net = side.net.trunc();
-        self.option(side.inverted, name, format_args!("{}/{}", Address(net.addr()), net.prefix_len()));
+        self.option(side.inverted, name, format_args!("{}/{}", AddressText(net.addr()), net.prefix_len()));
     }
 
     /// Appends a name or a text, in quotation marks if it has characters other than letters, digits, `-` and `_`.
@@ -177,24 +177,24 @@ impl Words<'_> {
             Target::Masquerade { random_fully: true } => self.put("-j MASQUERADE --random-fully"),
             Target::Dnat(to) => {
                 self.put("-j DNAT");
-                self.option(false, "--to-destination", format_args!("{}", Endpoint(*to)));
+                self.option(false, "--to-destination", format_args!("{}", EndpointText(*to)));
             }
         }
     }
 }
 
-// === impl Endpoint ===
+// === impl EndpointText ===
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for EndpointText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (address, port) = (Address(self.0.ip()), self.0.port());
+        let (address, port) = (AddressText(self.0.ip()), self.0.port());
         if self.0.is_ipv4() { write!(f, "{address}:{port}") } else { write!(f, "[{address}]:{port}") }
     }
 }
 
-// === impl Address ===
+// === impl AddressText ===
 
-impl fmt::Display for Address {
+impl fmt::Display for AddressText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             IpAddr::V6(address) => match dotted(address) {

@@ -20,7 +20,7 @@ pub enum Table {
 /// A chain's name: 1 to 28 bytes of printable ASCII without blanks (`XT_EXTENSION_MAXNAMELEN` in
 /// linux/netfilter/x_tables.h, which includes the final NUL).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ChainName {
+pub struct IptablesChainName {
     bytes: [u8; Self::MAX],
     length: u8,
 }
@@ -35,7 +35,7 @@ pub struct Rule {
     /// `-i`; boxed because few of many rules have it
     pub input: Option<Box<InterfaceMatch>>,
     /// `-p`
-    pub protocol: Option<Protocol>,
+    pub protocol: Option<PortProtocol>,
     /// `-m …`
     pub matches: Box<[Match]>,
     /// `-j`
@@ -62,7 +62,7 @@ pub struct InterfaceMatch {
 
 /// Protocols with ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
+pub enum PortProtocol {
     /// `tcp`
     Tcp,
     /// `udp`
@@ -105,12 +105,12 @@ pub enum Match {
         /// maximum age in seconds: from 1 to 2^31 - 1, because the tools print larger ones with a sign
         seconds: u32,
         /// name of the list
-        list: Box<ChainName>,
+        list: Box<IptablesChainName>,
     },
     /// `-m recent --set --name … --rsource`, with a mask of all bits
     SeeNow {
         /// name of the list
-        list: Box<ChainName>,
+        list: Box<IptablesChainName>,
     },
     /// `-m statistic --mode random --probability`, in units of 1/2^31
     Random(u32),
@@ -136,7 +136,7 @@ pub enum Target {
     #[default]
     None,
     /// evaluates another chain, and returns from its end
-    Jump(ChainName),
+    Jump(IptablesChainName),
     /// returns to the calling chain
     Return,
     /// accepts the packet
@@ -183,9 +183,9 @@ impl fmt::Display for Table {
     }
 }
 
-// === impl ChainName ===
+// === impl IptablesChainName ===
 
-impl ChainName {
+impl IptablesChainName {
     /// Maximum length in bytes.
     pub const MAX: usize = 28;
 
@@ -216,13 +216,13 @@ impl ChainName {
     }
 }
 
-impl fmt::Display for ChainName {
+impl fmt::Display for IptablesChainName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl fmt::Debug for ChainName {
+impl fmt::Debug for IptablesChainName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -248,9 +248,9 @@ impl AddressMatch {
     }
 }
 
-// === impl Protocol ===
+// === impl PortProtocol ===
 
-impl Protocol {
+impl PortProtocol {
     /// The tool's name for the protocol and for the match extension with its ports.
     pub fn name(self) -> &'static str {
         match self {

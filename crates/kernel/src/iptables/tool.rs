@@ -13,7 +13,7 @@ use rustix::fs::{Access, access};
 use super::failure::{FailedRun, shortened};
 use super::lock::Lock;
 use super::run::{Exit, Process};
-use super::{Backend, ChainName, Failure, Line, Table, Version, legacy, nft, read_lines};
+use super::{Backend, IptablesChainName, OutputLine, Table, ToolFailure, Version, legacy, nft, read_lines};
 use crate::capability;
 use crate::children::ChildProcess;
 
@@ -115,7 +115,7 @@ impl Tool {
     ///
     /// # Errors
     /// As [`Tool::find_in`].
-    pub fn find(family: Family, backend: Option<Backend>) -> Result<Self, Failure> {
+    pub fn find(family: Family, backend: Option<Backend>) -> Result<Self, ToolFailure> {
         Self::find_in(&Environment::of_process(), family, backend)
     }
 
@@ -123,8 +123,8 @@ impl Tool {
     /// with plain names, if they are of the variant. For any variant: plain names, then nft, then legacy.
     ///
     /// # Errors
-    /// [`Failure::Missing`], [`Failure::TooOld`], and every other failure of querying their versions.
-    pub fn find_in(environment: &Environment, family: Family, backend: Option<Backend>) -> Result<Self, Failure> {
+    /// [`ToolFailure::Missing`], [`ToolFailure::TooOld`], and every other failure of querying their versions.
+    pub fn find_in(environment: &Environment, family: Family, backend: Option<Backend>) -> Result<Self, ToolFailure> {
         let (stem, plain) = match family {
             Family::V4 => ("iptables", "iptables".to_owned()),
             Family::V6 => ("ip6tables", "ip6tables".to_owned()),
@@ -139,20 +139,20 @@ impl Tool {
             match Self::probe(environment, family, name) {
                 Ok(tool) if backend.is_none_or(|backend| backend == tool.backend) => return Ok(tool),
                 // not installed, or of the other variant
-                Ok(_) | Err(Failure::Missing { .. }) => {}
+                Ok(_) | Err(ToolFailure::Missing { .. }) => {}
                 Err(failure) => failed = failed.or(Some(failure)),
             }
         }
         Err(failed.unwrap_or_else(|| {
             let of = backend.map(|backend| format!(" of the {backend} variant")).unwrap_or_default();
             let all: Vec<String> = names.iter().flat_map(|name| programs(name)).collect();
-            Failure::Missing { tool: format!("{stem}-restore{of} (looked for {})", all.join(", ")) }
+            ToolFailure::Missing { tool: format!("{stem}-restore{of} (looked for {})", all.join(", ")) }
         }))
     }
 
     /// Checks the programs whose names begin with `name`.
-    fn probe(environment: &Environment, family: Family, name: &str) -> Result<Self, Failure> {
-        let find = |name: String| environment.program(&name).ok_or(Failure::Missing { tool: name });
+    fn probe(environment: &Environment, family: Family, name: &str) -> Result<Self, ToolFailure> {
+        let find = |name: String| environment.program(&name).ok_or(ToolFailure::Missing { tool: name });
         let [restore, save, plain] = programs(name).map(find);
         let (restore, save, plain) = (restore?, save?, plain?);
         let (version, backend) = ask_version(environment, &restore)?;
@@ -160,11 +160,11 @@ impl Tool {
             let (_, its) = ask_version(environment, other)?;
             if its != backend {
                 let text = format!("it is of the {its} variant, but {} of the {backend} variant", name_of(&restore));
-                return Err(Failure::UnexpectedOutput { tool: name_of(other), line: 1, text });
+                return Err(ToolFailure::UnexpectedOutput { tool: name_of(other), line: 1, text });
             }
         }
         if version < backend.needs() {
-            return Err(Failure::TooOld { tool: name_of(&restore), version, needs: backend.needs() });
+            return Err(ToolFailure::TooOld { tool: name_of(&restore), version, needs: backend.needs() });
         }
         Ok(Self { family, backend, version, environment: environment.clone(), restore, save, plain })
     }
@@ -190,12 +190,12 @@ impl Tool {
     /// by the tool, which may outlive this process; the tool's own locking is directed to another file.
     ///
     /// # Errors
-    /// [`Failure`]. All sections before the line that it names are committed; which ones is unknown if it names none, or if the
+    /// [`ToolFailure`]. All sections before the line that it names are committed; which ones is unknown if it names none, or if the
     /// tool was killed.
     pub fn restore_by(
         &self,
         write: &mut dyn FnMut(&mut Stdin<'_>) -> io::Result<()>,
-    ) -> Result<RestoreOutcome, Failure> {
+    ) -> Result<RestoreOutcome, ToolFailure> {
         // It may have to wait, which it must not do with the lock.
         let counted = ChildProcess::begin();
         let (lock, lock_wait) = match self.backend {
@@ -215,8 +215,8 @@ impl Tool {
     /// Tests whether the tool can use this table, with a run that changes nothing.
     ///
     /// # Errors
-    /// [`Failure`], in particular [`Failure::NoTable`] and [`Failure::NoPermission`].
-    pub fn try_table(&self, table: Table) -> Result<(), Failure> {
+    /// [`ToolFailure`], in particular [`ToolFailure::NoTable`] and [`ToolFailure::NoPermission`].
+    pub fn try_table(&self, table: Table) -> Result<(), ToolFailure> {
         let text = format!("*{}\nCOMMIT\n", table.name());
         let call = Call::new(&self.environment, &self.restore);
         let ended = call.run(&["--noflush", "--test"], |process| process.feed(text.as_bytes()))?;
@@ -226,8 +226,8 @@ impl Tool {
     /// Reads a table with `-save` and passes it on line by line. A table that does not exist has no lines.
     ///
     /// # Errors
-    /// [`Failure`]; lines passed on until then are valid, but incomplete.
-    pub fn save(&self, table: Table, each: &mut dyn FnMut(Line<'_>)) -> Result<(), Failure> {
+    /// [`ToolFailure`]; lines passed on until then are valid, but incomplete.
+    pub fn save(&self, table: Table, each: &mut dyn FnMut(OutputLine<'_>)) -> Result<(), ToolFailure> {
         self.save_within(self.environment.run_time, table, each)
     }
 
@@ -236,7 +236,12 @@ impl Tool {
     ///
     /// # Errors
     /// As [`Tool::save`].
-    pub fn save_within(&self, bound: Duration, table: Table, each: &mut dyn FnMut(Line<'_>)) -> Result<(), Failure> {
+    pub fn save_within(
+        &self,
+        bound: Duration,
+        table: Table,
+        each: &mut dyn FnMut(OutputLine<'_>),
+    ) -> Result<(), ToolFailure> {
         let environment = Environment { run_time: bound.min(self.environment.run_time), ..self.environment.clone() };
         let call = Call::new(&environment, &self.save);
         if self.lacks(&call, table)? {
@@ -248,17 +253,22 @@ impl Tool {
     /// Reads a chain with `-S` and passes it on line by line. False if the chain does not exist.
     ///
     /// # Errors
-    /// [`Failure`]; lines passed on until then are valid, but incomplete.
-    pub fn list(&self, table: Table, chain: ChainName, each: &mut dyn FnMut(Line<'_>)) -> Result<bool, Failure> {
+    /// [`ToolFailure`]; lines passed on until then are valid, but incomplete.
+    pub fn list(
+        &self,
+        table: Table,
+        chain: IptablesChainName,
+        each: &mut dyn FnMut(OutputLine<'_>),
+    ) -> Result<bool, ToolFailure> {
         let call = Call::new(&self.environment, &self.plain);
         if self.lacks(&call, table)? {
             return Ok(false);
         }
         match call.lines(&["-t", table.name(), "-S", chain.as_str()], each) {
             Ok(()) => Ok(true),
-            Err(Failure::Refused { missing: true, .. }) => Ok(false),
+            Err(ToolFailure::Refused { missing: true, .. }) => Ok(false),
             // 1.8.9 also reports this for a chain that does not exist.
-            Err(Failure::Refused { text, .. })
+            Err(ToolFailure::Refused { text, .. })
                 if text.contains("is incompatible") && !self.has_nft_chain(&call, table, chain)? =>
             {
                 Ok(false)
@@ -271,8 +281,8 @@ impl Tool {
     /// tool can't show.
     ///
     /// # Errors
-    /// [`Failure`]
-    pub fn check(&self, table: Table, chain: ChainName, rule: &str) -> Result<bool, Failure> {
+    /// [`ToolFailure`]
+    pub fn check(&self, table: Table, chain: IptablesChainName, rule: &str) -> Result<bool, ToolFailure> {
         let call = Call::new(&self.environment, &self.plain);
         if self.lacks(&call, table)? {
             return Ok(false);
@@ -282,13 +292,13 @@ impl Tool {
         arguments.extend(words.iter().map(String::as_str));
         match call.run(&arguments, |process| process.feed(&[])).and_then(|ended| call.check_exit(&ended)) {
             Ok(()) => Ok(true),
-            Err(Failure::Refused { .. }) => Ok(false),
+            Err(ToolFailure::Refused { .. }) => Ok(false),
             Err(failure) => Err(failure),
         }
     }
 
     /// True if the table does not exist. Only checked for the legacy variant, whose tools would create it.
-    fn lacks(&self, call: &Call<'_>, table: Table) -> Result<bool, Failure> {
+    fn lacks(&self, call: &Call<'_>, table: Table) -> Result<bool, ToolFailure> {
         match self.backend {
             Backend::Nft => Ok(false),
             Backend::Legacy => {
@@ -298,7 +308,7 @@ impl Tool {
         }
     }
 
-    fn has_nft_chain(&self, call: &Call<'_>, table: Table, chain: ChainName) -> Result<bool, Failure> {
+    fn has_nft_chain(&self, call: &Call<'_>, table: Table, chain: IptablesChainName) -> Result<bool, ToolFailure> {
         let chains = nft::chains(self.family).map_err(|error| call.io(error))?;
         Ok(chains.iter().any(|found| found.table == table && found.name == chain.as_str()))
     }
@@ -346,31 +356,35 @@ impl<'a> Call<'a> {
     }
 
     /// Starts the program, serves its pipes and waits for its exit.
-    fn run(&self, arguments: &[&str], serve: impl FnOnce(&mut Process) -> io::Result<()>) -> Result<Exit, Failure> {
+    fn run(&self, arguments: &[&str], serve: impl FnOnce(&mut Process) -> io::Result<()>) -> Result<Exit, ToolFailure> {
         self.serve(self.start(arguments)?, serve)
     }
 
-    fn serve(&self, mut process: Process, serve: impl FnOnce(&mut Process) -> io::Result<()>) -> Result<Exit, Failure> {
+    fn serve(
+        &self,
+        mut process: Process,
+        serve: impl FnOnce(&mut Process) -> io::Result<()>,
+    ) -> Result<Exit, ToolFailure> {
         serve(&mut process).and_then(|()| process.finish()).map_err(|error| self.io(error))
     }
 
-    fn start(&self, arguments: &[&str]) -> Result<Process, Failure> {
+    fn start(&self, arguments: &[&str]) -> Result<Process, ToolFailure> {
         self.start_counted(arguments, ChildProcess::begin())
     }
 
-    fn start_counted(&self, arguments: &[&str], counted: ChildProcess) -> Result<Process, Failure> {
+    fn start_counted(&self, arguments: &[&str], counted: ChildProcess) -> Result<Process, ToolFailure> {
         let mut command = Command::new(self.program);
         command.args(arguments).env("PATH", &self.environment.path);
         command.env("LC_ALL", "C").env(LOCK_FILE_VARIABLE, OWN_LOCK);
         self.lock.map_or(Ok(()), |lock| lock.lend(&mut command)).map_err(|error| self.io(error))?;
         Process::start(&mut command, self.environment.run_time, counted).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Failure::Missing { tool: self.name() },
+            io::ErrorKind::NotFound => ToolFailure::Missing { tool: self.name() },
             _ => self.io(error),
         })
     }
 
     /// Runs the program and passes on its output line by line.
-    fn lines(&self, arguments: &[&str], each: &mut dyn FnMut(Line<'_>)) -> Result<(), Failure> {
+    fn lines(&self, arguments: &[&str], each: &mut dyn FnMut(OutputLine<'_>)) -> Result<(), ToolFailure> {
         let mut process = self.start(arguments)?;
         process.feed(&[]).map_err(|error| self.io(error))?;
         let Err(unexpected) = read_lines(BufReader::with_capacity(BUFFER, &mut process), each) else {
@@ -386,16 +400,16 @@ impl<'a> Call<'a> {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
             Err(error) => return Err(self.io(error)),
         }
-        Err(Failure::UnexpectedOutput { tool: self.name(), line: unexpected.line, text: unexpected.text })
+        Err(ToolFailure::UnexpectedOutput { tool: self.name(), line: unexpected.line, text: unexpected.text })
     }
 
     /// Converts an unsuccessful exit to a failure.
-    fn check_exit(&self, ended: &Exit) -> Result<(), Failure> {
+    fn check_exit(&self, ended: &Exit) -> Result<(), ToolFailure> {
         if ended.status.success() {
             return Ok(());
         }
         if let Some(signal) = ended.status.signal() {
-            return Err(Failure::Killed { tool: self.name(), signal });
+            return Err(ToolFailure::Killed { tool: self.name(), signal });
         }
         let privileged = capability::net_admin().unwrap_or(true);
         let tool = self.name();
@@ -403,11 +417,11 @@ impl<'a> Call<'a> {
         Err(FailedRun { tool: &tool, text: &ended.stderr, code, privileged }.classify())
     }
 
-    fn io(&self, error: io::Error) -> Failure {
+    fn io(&self, error: io::Error) -> ToolFailure {
         let tool = self.name();
         match error.kind() {
-            io::ErrorKind::TimedOut => Failure::TimedOut { tool, after: self.environment.run_time },
-            _ => Failure::Io { tool, error },
+            io::ErrorKind::TimedOut => ToolFailure::TimedOut { tool, after: self.environment.run_time },
+            _ => ToolFailure::Io { tool, error },
         }
     }
 
@@ -425,7 +439,7 @@ fn name_of(program: &Path) -> String {
     program.file_name().map(OsStr::to_string_lossy).unwrap_or_default().into_owned()
 }
 
-fn ask_version(environment: &Environment, program: &Path) -> Result<(Version, Backend), Failure> {
+fn ask_version(environment: &Environment, program: &Path) -> Result<(Version, Backend), ToolFailure> {
     let call = Call::new(environment, program);
     let mut output = String::new();
     let ended = call.run(&["--version"], |process| {
@@ -433,7 +447,7 @@ fn ask_version(environment: &Environment, program: &Path) -> Result<(Version, Ba
         process.take(VERSION_BYTES).read_to_string(&mut output).map(|_| ())
     })?;
     call.check_exit(&ended)?;
-    Version::parse(&output).ok_or_else(|| Failure::UnexpectedOutput {
+    Version::parse(&output).ok_or_else(|| ToolFailure::UnexpectedOutput {
         tool: call.name(),
         line: 1,
         text: shortened(&output),

@@ -5,22 +5,22 @@ use std::io;
 use std::net::SocketAddr;
 
 use super::wire::{self, command};
-use super::{Destination, Scheduler, Server, ServerId, destination};
-use crate::netlink::{MessageError, Writer};
+use super::{IpvsDestination, IpvsServer, Scheduler, ServerId, destination};
+use crate::netlink::{MessageError, MessageWriter};
 
 /// One change. Each takes effect, or is refused, on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// creates a server
-    NewServer(Server),
+    NewServer(IpvsServer),
     /// replaces all settings of an existing server; destinations, connections and statistics stay
-    EditServer(Server),
+    EditServer(IpvsServer),
     /// deletes a server with its destinations, each as [`Self::DeleteDestination`] does
     DeleteServer(ServerId),
     /// adds a destination to a server
-    NewDestination(ServerId, Destination),
+    NewDestination(ServerId, IpvsDestination),
     /// replaces all settings of an existing destination; connections stay
-    EditDestination(ServerId, Destination),
+    EditDestination(ServerId, IpvsDestination),
     /// deletes a destination from a server; clients' packets of its connections are dropped from then on. The kernel keeps the
     /// connections until they time out, or with `net.ipv4.vs.expire_nodest_conn` until their next packet
     DeleteDestination(ServerId, SocketAddr),
@@ -29,11 +29,11 @@ pub enum Command {
 /// A refused command.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}{error}")]
-pub struct Failure {
+pub struct RefusedCommand {
     /// position of the command in the commit
     pub index: usize,
     /// the meaning of the error
-    pub cause: Cause,
+    pub cause: RefusalCause,
     /// the kernel's error
     #[source]
     pub error: MessageError,
@@ -42,7 +42,7 @@ pub struct Failure {
 /// Causes of refusals, by the caller's next step: the first three mean that the actual state is another one than the caller
 /// believes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum RefusalCause {
     /// `EEXIST`: the server or destination exists
     Exists,
     /// `ESRCH`: no such server
@@ -70,7 +70,7 @@ impl Command {
     }
 
     /// Writes the payload of the message.
-    pub(super) fn encode(&self, writer: &mut Writer) {
+    pub(super) fn encode(&self, writer: &mut MessageWriter) {
         wire::header(writer, self.number());
         match self {
             Self::NewServer(server) | Self::EditServer(server) => server.encode(writer),
@@ -87,15 +87,17 @@ impl Command {
     }
 
     /// The meaning of the kernel's error.
-    pub(super) fn cause(&self, error: &io::Error) -> Cause {
+    pub(super) fn cause(&self, error: &io::Error) -> RefusalCause {
         match (error.raw_os_error(), self) {
-            (Some(libc::EEXIST), _) => Cause::Exists,
-            (Some(libc::ESRCH), _) => Cause::NoServer,
+            (Some(libc::EEXIST), _) => RefusalCause::Exists,
+            (Some(libc::ESRCH), _) => RefusalCause::NoServer,
             (Some(libc::ENOENT), Self::NewServer(server) | Self::EditServer(server)) => {
-                Cause::NoScheduler(server.scheduler)
+                RefusalCause::NoScheduler(server.scheduler)
             }
-            (Some(libc::ENOENT), Self::EditDestination(..) | Self::DeleteDestination(..)) => Cause::NoDestination,
-            _ => Cause::Other,
+            (Some(libc::ENOENT), Self::EditDestination(..) | Self::DeleteDestination(..)) => {
+                RefusalCause::NoDestination
+            }
+            _ => RefusalCause::Other,
         }
     }
 
@@ -125,9 +127,9 @@ impl fmt::Display for Command {
     }
 }
 
-// === impl Cause ===
+// === impl RefusalCause ===
 
-impl fmt::Display for Cause {
+impl fmt::Display for RefusalCause {
     /// The part of the message that the error number doesn't express, with a colon.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

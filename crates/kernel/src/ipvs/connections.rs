@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::server::{Protocol, ServerId};
+use super::server::{IpvsProtocol, ServerId};
 
 /// State of a connection whose first packet has come from the destination.
 const ONE_SIDED: &str = "SYN_SENT";
@@ -31,13 +31,13 @@ pub fn one_sided(each: &mut dyn FnMut(ServerId)) -> io::Result<()> {
 /// The server of a connection that [`one_sided`] reads, from its line; `None` of the heading and of all others.
 pub fn decode_one_sided(line: &str) -> Option<ServerId> {
     let mut fields = line.split_ascii_whitespace();
-    if fields.next()? != Protocol::Tcp.name() {
+    if fields.next()? != IpvsProtocol::Tcp.name() {
         return None;
     }
     // behind the client's address and port, and before the destination's
     let address = address(fields.nth(2)?)?;
     let port = u16::from_str_radix(fields.next()?, 16).ok()?;
-    (fields.nth(2)? == ONE_SIDED).then_some(ServerId { address, port, protocol: Protocol::Tcp })
+    (fields.nth(2)? == ONE_SIDED).then_some(ServerId { address, port, protocol: IpvsProtocol::Tcp })
 }
 
 /// IPv4 as a hexadecimal number, IPv6 as usual.
@@ -63,7 +63,7 @@ UDP CB007102 9C44 CB007101 7531 0AF40103 1F90 UDP             299
 ";
 
     fn server(address: &str, port: u16) -> ServerId {
-        ServerId { address: address.parse().unwrap(), port, protocol: Protocol::Tcp }
+        ServerId { address: address.parse().unwrap(), port, protocol: IpvsProtocol::Tcp }
     }
 
     #[test]

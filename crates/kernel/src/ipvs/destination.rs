@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 
 use super::wire::{self, command, destination, message};
-use crate::netlink::{Malformed, Writer};
+use crate::netlink::{Malformed, MessageWriter};
 
 /// The settings of a destination of a virtual server. Its address and port identify it within the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Destination {
+pub struct IpvsDestination {
     /// address and port
     pub address: SocketAddr,
     /// the share of connections that weighted schedulers give it, at most `i32::MAX`; 0: no new connections, existing ones stay
@@ -38,11 +38,11 @@ pub struct Connections {
     pub persistent: u32,
 }
 
-// === impl Destination ===
+// === impl IpvsDestination ===
 
-impl Destination {
+impl IpvsDestination {
     /// Writes the whole destination.
-    pub(super) fn encode(&self, writer: &mut Writer) {
+    pub(super) fn encode(&self, writer: &mut MessageWriter) {
         let nest = writer.nest(message::DEST);
         encode_address(writer, self.address);
         wire::number(writer, destination::FORWARDING, self.forwarding.0);
@@ -69,13 +69,13 @@ impl Forwarding {
 }
 
 /// Writes a reference to a destination.
-pub(super) fn encode_reference(writer: &mut Writer, address: SocketAddr) {
+pub(super) fn encode_reference(writer: &mut MessageWriter, address: SocketAddr) {
     let nest = writer.nest(message::DEST);
     encode_address(writer, address);
     writer.end_nest(nest);
 }
 
-fn encode_address(writer: &mut Writer, address: SocketAddr) {
+fn encode_address(writer: &mut MessageWriter, address: SocketAddr) {
     wire::address(writer, destination::ADDRESS, address.ip());
     wire::port(writer, destination::PORT, address.port());
     wire::family(writer, destination::FAMILY, address.ip());
@@ -85,7 +85,7 @@ fn encode_address(writer: &mut Writer, address: SocketAddr) {
 ///
 /// # Errors
 /// [`Malformed`] if the payload is no destination.
-pub fn decode_destination(payload: &[u8]) -> Result<(Destination, Connections), Malformed> {
+pub fn decode_destination(payload: &[u8]) -> Result<(IpvsDestination, Connections), Malformed> {
     const INCOMPLETE: Malformed = Malformed("IPVS destination with a missing attribute");
     let mut attributes = wire::object(payload, command::NEW_DEST, message::DEST)?;
     let (mut family, mut address, mut port) = (None, None, None);
@@ -107,7 +107,7 @@ pub fn decode_destination(payload: &[u8]) -> Result<(Destination, Connections), 
         }
     }
     let address = wire::decode_address(family.ok_or(INCOMPLETE)?, address.ok_or(INCOMPLETE)?)?;
-    let decoded = Destination {
+    let decoded = IpvsDestination {
         address: SocketAddr::new(address, port.ok_or(INCOMPLETE)?),
         weight: weight.ok_or(INCOMPLETE)?,
         forwarding: forwarding.ok_or(INCOMPLETE)?,

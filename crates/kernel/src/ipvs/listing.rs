@@ -6,8 +6,8 @@ use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
 
 use super::connections::address;
-use super::destination::{Connections, Destination, Forwarding};
-use super::server::{Protocol, ServerId};
+use super::destination::{Connections, Forwarding, IpvsDestination};
+use super::server::{IpvsProtocol, ServerId};
 
 /// A virtual server as the file lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct ListedServer {
     pub id: Option<ServerId>,
     /// Its destinations, the last added one first. The file tells neither their thresholds nor the clients that session affinity sends
     /// to them: those are zeros.
-    pub destinations: Vec<(Destination, Connections)>,
+    pub destinations: Vec<(IpvsDestination, Connections)>,
 }
 
 /// The file, which is read server by server.
@@ -39,7 +39,7 @@ pub enum ListedLine {
     /// A virtual server; `None` of one that serves a firewall mark.
     Server(Option<ServerId>),
     /// A destination of the server above it.
-    Destination(Destination, Connections),
+    Destination(IpvsDestination, Connections),
 }
 
 // === impl Listing ===
@@ -96,7 +96,7 @@ pub fn decode_listed(line: &str) -> Option<ListedLine> {
     let protocol = match fields.next()? {
         "->" => return decode_destination(fields),
         "FWM" => return Some(ListedLine::Server(None)),
-        name => Protocol::ALL.into_iter().find(|protocol| protocol.name() == name)?,
+        name => IpvsProtocol::ALL.into_iter().find(|protocol| protocol.name() == name)?,
     };
     let at = socket_address(fields.next()?)?;
     Some(ListedLine::Server(Some(ServerId { address: at.ip(), port: at.port(), protocol })))
@@ -106,7 +106,8 @@ fn decode_destination<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<L
     let address = socket_address(fields.next()?)?;
     let forwarding = Forwarding::of_name(fields.next()?)?;
     let mut number = || fields.next()?.parse().ok();
-    let destination = Destination { address, weight: number()?, forwarding, upper_threshold: 0, lower_threshold: 0 };
+    let destination =
+        IpvsDestination { address, weight: number()?, forwarding, upper_threshold: 0, lower_threshold: 0 };
     Some(ListedLine::Destination(destination, Connections { active: number()?, inactive: number()?, persistent: 0 }))
 }
 
@@ -136,7 +137,7 @@ SCTP [fd00:0096:0000:0000:0000:0000:0000:0001]:0036 rr
   -> [fd00:0244:0000:0000:0000:0000:0000:0003]:0035      Masq    100    0          1         
 ";
 
-    fn server(protocol: Protocol, at: &str) -> ListedLine {
+    fn server(protocol: IpvsProtocol, at: &str) -> ListedLine {
         let at: SocketAddr = at.parse().unwrap();
         ListedLine::Server(Some(ServerId { address: at.ip(), port: at.port(), protocol }))
     }
@@ -144,7 +145,7 @@ SCTP [fd00:0096:0000:0000:0000:0000:0000:0001]:0036 rr
     fn destination(at: &str, weight: u32, forwarding: u32, (active, inactive): (u32, u32)) -> ListedLine {
         let address = at.parse().unwrap();
         let forwarding = Forwarding(forwarding);
-        let destination = Destination { address, weight, forwarding, upper_threshold: 0, lower_threshold: 0 };
+        let destination = IpvsDestination { address, weight, forwarding, upper_threshold: 0, lower_threshold: 0 };
         ListedLine::Destination(destination, Connections { active, inactive, persistent: 0 })
     }
 
@@ -152,13 +153,13 @@ SCTP [fd00:0096:0000:0000:0000:0000:0000:0001]:0036 rr
     fn servers_and_destinations_are_read_and_headings_left_out() {
         let lines: Vec<ListedLine> = LINES.lines().filter_map(decode_listed).collect();
         let wanted = [
-            server(Protocol::Tcp, "10.96.0.1:80"),
+            server(IpvsProtocol::Tcp, "10.96.0.1:80"),
             destination("10.244.1.2:8080", 1, 0, (3, 12)),
             destination("10.244.1.3:8080", 0, 2, (0, 0)),
             ListedLine::Server(None),
             destination("10.244.1.9:80", 1, 3, (0, 0)),
-            server(Protocol::Udp, "[fd00:96::1]:53"),
-            server(Protocol::Sctp, "[fd00:96::1]:54"),
+            server(IpvsProtocol::Udp, "[fd00:96::1]:53"),
+            server(IpvsProtocol::Sctp, "[fd00:96::1]:54"),
             destination("[fd00:244::3]:53", 100, 0, (0, 1)),
         ];
         assert_eq!(lines, wanted);

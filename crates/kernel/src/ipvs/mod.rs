@@ -2,7 +2,7 @@
 //! all servers at once, from files of `/proc`.
 //!
 //! Layouts and numbers are those of `linux/ip_vs.h`. A *server* is an address, port and protocol that clients use (the kernel's
-//! name is service), a *destination* one of the addresses and ports that serve it. [`Socket`] dumps both and commits
+//! name is service), a *destination* one of the addresses and ports that serve it. [`IpvsSocket`] dumps both and commits
 //! [`Command`]s, many with one `send`.
 //!
 //! Facts of the kernel that callers have to know:
@@ -33,10 +33,10 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use command::{Cause, Command, Failure};
+pub use command::{Command, RefusalCause, RefusedCommand};
 pub use connections::{decode_one_sided, one_sided};
-pub use destination::{Connections, Destination, Forwarding, decode_destination};
+pub use destination::{Connections, Forwarding, IpvsDestination, decode_destination};
 pub use listing::{ListedLine, ListedServer, Listing, decode_listed};
-pub use server::{Flags, Protocol, Scheduler, Server, ServerId, Statistics, decode_server, decode_statistics};
-pub use socket::{COMMANDS_PER_SEND, Error, Lost, Sent, Socket};
+pub use server::{Flags, IpvsProtocol, IpvsServer, Scheduler, ServerId, Statistics, decode_server, decode_statistics};
+pub use socket::{COMMANDS_PER_SEND, IpvsError, IpvsSocket, Lost, Sent};
 pub use timeouts::{Timeouts, decode_timeouts};

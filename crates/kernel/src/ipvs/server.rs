@@ -6,12 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use ferry_family::Family;
 
 use super::wire::{self, command, message, service, statistics};
-use crate::netlink::{Attribute, Attributes, Malformed, Writer};
+use crate::netlink::{Attribute, Attributes, Malformed, MessageWriter};
 
 /// Protocols of virtual servers, by their IP protocol numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
-pub enum Protocol {
+pub enum IpvsProtocol {
     /// `IPPROTO_TCP`
     Tcp = 6,
     /// `IPPROTO_UDP`
@@ -28,7 +28,7 @@ pub struct ServerId {
     /// virtual port; 0 for all ports, which the kernel accepts of persistent servers
     pub port: u16,
     /// protocol
-    pub protocol: Protocol,
+    pub protocol: IpvsProtocol,
 }
 
 /// The name of a scheduler, such as `rr`: 1 to 15 letters, digits, `_` and `-`.
@@ -47,7 +47,7 @@ pub struct Flags(
 
 /// The settings of a virtual server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Server {
+pub struct IpvsServer {
     /// what identifies it
     pub id: ServerId,
     /// chooses the destination of a new connection
@@ -80,7 +80,7 @@ pub struct Statistics {
 #[derive(Default)]
 struct Parts<'a> {
     family: Option<Family>,
-    protocol: Option<Protocol>,
+    protocol: Option<IpvsProtocol>,
     address: Option<&'a [u8]>,
     port: Option<u16>,
     has_mark: bool,
@@ -90,9 +90,9 @@ struct Parts<'a> {
     netmask: Option<&'a [u8]>,
 }
 
-// === impl Protocol ===
+// === impl IpvsProtocol ===
 
-impl Protocol {
+impl IpvsProtocol {
     /// All protocols.
     pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
 
@@ -116,7 +116,7 @@ impl Protocol {
     }
 }
 
-impl fmt::Display for Protocol {
+impl fmt::Display for IpvsProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -134,7 +134,7 @@ impl ServerId {
     }
 
     /// Writes the attributes by which the kernel finds the server.
-    fn encode_within(&self, writer: &mut Writer) {
+    fn encode_within(&self, writer: &mut MessageWriter) {
         wire::family(writer, service::FAMILY, self.address);
         writer.attribute(service::PROTOCOL, &u16::from(self.protocol.number()).to_ne_bytes());
         wire::address(writer, service::ADDRESS, self.address);
@@ -142,7 +142,7 @@ impl ServerId {
     }
 
     /// Writes a reference to the server.
-    pub(super) fn encode(&self, writer: &mut Writer) {
+    pub(super) fn encode(&self, writer: &mut MessageWriter) {
         let nest = writer.nest(message::SERVICE);
         self.encode_within(writer);
         writer.end_nest(nest);
@@ -212,7 +212,7 @@ impl Flags {
     }
 
     /// Writes `struct ip_vs_flags`: the flags, and a mask of the flags that they replace.
-    fn encode(self, writer: &mut Writer) {
+    fn encode(self, writer: &mut MessageWriter) {
         let [f0, f1, f2, f3] = (self.0 & !Self::HASHED).to_ne_bytes();
         let [m0, m1, m2, m3] = u32::MAX.to_ne_bytes();
         writer.attribute(service::FLAGS, &[f0, f1, f2, f3, m0, m1, m2, m3]);
@@ -224,11 +224,11 @@ impl Flags {
     }
 }
 
-// === impl Server ===
+// === impl IpvsServer ===
 
-impl Server {
+impl IpvsServer {
     /// Writes the whole server.
-    pub(super) fn encode(&self, writer: &mut Writer) {
+    pub(super) fn encode(&self, writer: &mut MessageWriter) {
         let nest = writer.nest(message::SERVICE);
         self.id.encode_within(writer);
         writer.text(service::SCHEDULER, self.scheduler.name());
@@ -277,7 +277,7 @@ impl<'a> Parts<'a> {
                 service::FAMILY => parts.family = wire::decode_family(&attribute)?,
                 service::PROTOCOL => {
                     let number = u8::try_from(attribute.native_u16()?).ok();
-                    parts.protocol = number.and_then(Protocol::from_number);
+                    parts.protocol = number.and_then(IpvsProtocol::from_number);
                 }
                 service::ADDRESS => parts.address = Some(attribute.value),
                 service::PORT => parts.port = Some(attribute.be_u16()?),
@@ -292,11 +292,11 @@ impl<'a> Parts<'a> {
         Ok(parts)
     }
 
-    fn server(&self, family: Family, protocol: Protocol) -> Result<Server, Malformed> {
+    fn server(&self, family: Family, protocol: IpvsProtocol) -> Result<IpvsServer, Malformed> {
         const INCOMPLETE: Malformed = Malformed("IPVS server with a missing attribute");
         let address = wire::decode_address(family, self.address.ok_or(INCOMPLETE)?)?;
         let netmask = self.netmask.ok_or(INCOMPLETE)?.try_into().map_err(|_| Malformed("size of an IPVS netmask"))?;
-        Ok(Server {
+        Ok(IpvsServer {
             id: ServerId { address, port: self.port.ok_or(INCOMPLETE)?, protocol },
             scheduler: self.scheduler.ok_or(Malformed("IPVS server without a scheduler's name"))?,
             flags: self.flags.ok_or(INCOMPLETE)?,
@@ -314,7 +314,7 @@ impl<'a> Parts<'a> {
 ///
 /// # Errors
 /// [`Malformed`] if the payload is no virtual server.
-pub fn decode_server(payload: &[u8]) -> Result<Option<Server>, Malformed> {
+pub fn decode_server(payload: &[u8]) -> Result<Option<IpvsServer>, Malformed> {
     let parts = Parts::read(wire::object(payload, command::NEW_SERVICE, message::SERVICE)?)?;
     let (Some(family), Some(protocol), false) = (parts.family, parts.protocol, parts.has_mark) else { return Ok(None) };
     Ok(Some(parts.server(family, protocol)?))

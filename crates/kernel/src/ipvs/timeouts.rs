@@ -1,7 +1,7 @@
 //! Timeouts of connections.
 
 use super::wire::{self, command, message};
-use crate::netlink::{Malformed, Writer};
+use crate::netlink::{Malformed, MessageWriter};
 
 /// The seconds after its last packet when a connection ends: three values for all servers of a network namespace. The kernel has
 /// others for the further states of TCP and for SCTP, which it doesn't let anybody change.
@@ -18,7 +18,7 @@ pub struct Timeouts {
 // === impl Timeouts ===
 
 impl Timeouts {
-    pub(super) fn encode(self, writer: &mut Writer) {
+    pub(super) fn encode(self, writer: &mut MessageWriter) {
         wire::number(writer, message::TIMEOUT_TCP, self.tcp_seconds);
         wire::number(writer, message::TIMEOUT_TCP_FIN, self.tcp_fin_seconds);
         wire::number(writer, message::TIMEOUT_UDP, self.udp_seconds);

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ferry_family::Family;
 
-use crate::netlink::{Attribute, Attributes, Malformed, Writer, generic};
+use crate::netlink::{Attribute, Attributes, Malformed, MessageWriter, generic};
 
 /// `IPVS_GENL_NAME`
 pub(super) const FAMILY_NAME: &str = "IPVS";
@@ -75,7 +75,7 @@ pub(super) mod statistics {
 }
 
 /// Writes the header of a message.
-pub(super) fn header(writer: &mut Writer, command: u8) {
+pub(super) fn header(writer: &mut MessageWriter, command: u8) {
     generic::header(writer, command, VERSION);
 }
 
@@ -91,20 +91,20 @@ pub(super) fn object(payload: &[u8], wanted: u8, kind: u16) -> Result<Attributes
     Ok(object.nested())
 }
 
-pub(super) fn number(writer: &mut Writer, kind: u16, value: u32) {
+pub(super) fn number(writer: &mut MessageWriter, kind: u16, value: u32) {
     writer.attribute(kind, &value.to_ne_bytes());
 }
 
-pub(super) fn family(writer: &mut Writer, kind: u16, address: IpAddr) {
+pub(super) fn family(writer: &mut MessageWriter, kind: u16, address: IpAddr) {
     writer.attribute(kind, &u16::from(Family::of(address).number()).to_ne_bytes());
 }
 
-pub(super) fn port(writer: &mut Writer, kind: u16, port: u16) {
+pub(super) fn port(writer: &mut MessageWriter, kind: u16, port: u16) {
     writer.attribute(kind, &port.to_be_bytes());
 }
 
 /// Writes an address as `union nf_inet_addr`: 16 bytes, of which IPv4 uses the first four.
-pub(super) fn address(writer: &mut Writer, kind: u16, address: IpAddr) {
+pub(super) fn address(writer: &mut MessageWriter, kind: u16, address: IpAddr) {
     match address {
         IpAddr::V4(address) => {
             let [a, b, c, d] = address.octets();

@@ -31,7 +31,7 @@ impl Tree {
         Self(root)
     }
 
-    fn state(&self, name: &str) -> State {
+    fn state(&self, name: &str) -> ModuleState {
         let found = find_below(&self.0, name);
         assert_eq!(found.release, "6.12.95+deb12-amd64");
         found.state
@@ -78,51 +78,51 @@ fn a_module_has_the_state_that_the_files_show() {
         ],
     );
     for (name, state) in [
-        ("ip_vs", State::Loaded),
-        ("ip_vs_nq", State::Loaded),
-        ("ip_vs_lc", State::Loadable),
-        ("bridge", State::BuiltIn),
-        ("nf_nat", State::BuiltIn),
-        ("nf-nat", State::BuiltIn),
-        ("ip_vs_rr", State::Loadable),
-        ("dummy-net", State::Loadable),
-        ("ip_vs_mh", State::Absent),
+        ("ip_vs", ModuleState::Loaded),
+        ("ip_vs_nq", ModuleState::Loaded),
+        ("ip_vs_lc", ModuleState::Loadable),
+        ("bridge", ModuleState::BuiltIn),
+        ("nf_nat", ModuleState::BuiltIn),
+        ("nf-nat", ModuleState::BuiltIn),
+        ("ip_vs_rr", ModuleState::Loadable),
+        ("dummy-net", ModuleState::Loadable),
+        ("ip_vs_mh", ModuleState::Absent),
     ] {
         assert_eq!(tree.state(name), state, "{name}");
-        assert_eq!(find_below(&tree.0, name).is_present(), matches!(state, State::Loaded | State::BuiltIn));
+        assert_eq!(find_below(&tree.0, name).is_present(), matches!(state, ModuleState::Loaded | ModuleState::BuiltIn));
     }
 }
 
 #[test]
 fn what_a_container_does_not_show_is_unknown() {
     let tree = Tree::new("container", &[("proc/modules", PROC)]);
-    assert_eq!(tree.state("ip_vs"), State::Loaded);
-    assert_eq!(tree.state("ip_vs_rr"), State::Unknown);
+    assert_eq!(tree.state("ip_vs"), ModuleState::Loaded);
+    assert_eq!(tree.state("ip_vs_rr"), ModuleState::Unknown);
     let other = Tree::new("other", &[("lib/modules/6.1.0-50-amd64/modules.dep", DEP)]);
-    assert_eq!(other.state("ip_vs_rr"), State::Unknown, "modules of another kernel");
+    assert_eq!(other.state("ip_vs_rr"), ModuleState::Unknown, "modules of another kernel");
     let partly = Tree::new("partly", &[("lib/modules/6.12.95+deb12-amd64/modules.builtin", "kernel/x.ko\n")]);
-    assert_eq!(partly.state("ip_vs_rr"), State::Unknown, "the list of loadable ones is missing");
-    assert_eq!(partly.state("x"), State::BuiltIn);
+    assert_eq!(partly.state("ip_vs_rr"), ModuleState::Unknown, "the list of loadable ones is missing");
+    assert_eq!(partly.state("x"), ModuleState::BuiltIn);
 }
 
 #[test]
 fn the_text_names_the_commands() {
     let text = |state| Module { name: "ip_vs_rr".to_owned(), state, release: "6.12.95".to_owned() }.to_string();
-    assert_eq!(text(State::Loaded), "kernel module ip_vs_rr is loaded");
-    assert_eq!(text(State::BuiltIn), "kernel module ip_vs_rr is built into the kernel");
+    assert_eq!(text(ModuleState::Loaded), "kernel module ip_vs_rr is loaded");
+    assert_eq!(text(ModuleState::BuiltIn), "kernel module ip_vs_rr is built into the kernel");
     assert_eq!(
-        text(State::Loadable),
+        text(ModuleState::Loadable),
         "kernel module ip_vs_rr is not loaded: run `modprobe -- ip_vs_rr`, and write `ip_vs_rr` to \
          /etc/modules-load.d/kube-proxy.conf, which loads it at the next boot"
     );
     assert_eq!(
-        text(State::Absent),
+        text(ModuleState::Absent),
         "kernel module ip_vs_rr does not exist on this machine: kernel 6.12.95 was built without it, or the package with its \
          modules is not installed; once it is, run `modprobe -- ip_vs_rr`, and write `ip_vs_rr` to \
          /etc/modules-load.d/kube-proxy.conf, which loads it at the next boot"
     );
     assert_eq!(
-        text(State::Unknown),
+        text(ModuleState::Unknown),
         "kernel module ip_vs_rr is not loaded as far as visible here, and /lib/modules/6.12.95 is not visible, as in a \
          container; on the node, run `modprobe -- ip_vs_rr`, and write `ip_vs_rr` to /etc/modules-load.d/kube-proxy.conf, which \
          loads it at the next boot"
@@ -134,8 +134,8 @@ fn the_text_names_the_commands() {
 fn the_running_kernel_is_asked() {
     let absent = find("no-such-module");
     assert_eq!(absent.name, "no_such_module");
-    assert!(matches!(absent.state, State::Absent | State::Unknown));
+    assert!(matches!(absent.state, ModuleState::Absent | ModuleState::Unknown));
     assert_eq!(absent.release, crate::sysctl::read("kernel.osrelease").unwrap());
     // every kernel has parameters of its own under this name
-    assert_eq!(find("kernel").state, State::BuiltIn);
+    assert_eq!(find("kernel").state, ModuleState::BuiltIn);
 }

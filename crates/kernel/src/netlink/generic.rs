@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::{Attributes, Malformed, Session, Transport, Writer};
+use super::{Attributes, Malformed, MessageWriter, Session, Transport};
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ mod controller {
 }
 
 /// Writes the header of a message.
-pub(crate) fn header(writer: &mut Writer, command: u8, version: u8) {
+pub(crate) fn header(writer: &mut MessageWriter, command: u8, version: u8) {
     writer.raw(&[command, version, 0, 0]);
 }
 

@@ -1,6 +1,6 @@
 //! Netlink: encoding and decoding of messages and attributes, sockets, requests with their answers, and notifications.
 //!
-//! [`Writer`] appends to one growing buffer and records attributes that are too long for the format. [`Messages`] and
+//! [`MessageWriter`] appends to one growing buffer and records attributes that are too long for the format. [`Messages`] and
 //! [`Attributes`] read without copying and without trusting any length. A protocol uses a [`Session`] for requests and
 //! [`Notifications`] for multicast messages; both work over any [`Transport`].
 
@@ -25,11 +25,11 @@ mod tests;
 pub use error::{MessageError, Reply, decode_reply};
 pub use notifications::{Notifications, Overrun};
 pub use reader::{Attribute, Attributes, Malformed, Message, Messages};
-pub use session::{Answer, End, Interrupted, Objects, Requests, Session, Unanswered};
-pub use socket::Socket;
+pub use session::{AnswerEnd, AnswerMessage, AnswerObjects, Interrupted, Requests, Session, Unanswered};
+pub use socket::NetlinkSocket;
 pub use transport::Transport;
 pub use wait::{wait_readable, wait_readable_for};
-pub use writer::{MessageMark, NestMark, Writer};
+pub use writer::{MessageMark, MessageWriter, NestMark};
 
 /// Bytes of a message header.
 pub const HEADER_LEN: usize = 16;

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::{Malformed, Socket, Transport};
+use super::{Malformed, NetlinkSocket, Transport};
 
 /// A socket that only listens. It belongs to no group when it is opened.
 #[derive(Debug)]
-pub struct Notifications<T = Socket> {
+pub struct Notifications<T = NetlinkSocket> {
     transport: T,
     datagram: Vec<u8>,
 }
@@ -29,7 +29,7 @@ impl Notifications {
     /// # Errors
     /// The system's.
     pub fn open(protocol: isize) -> io::Result<Self> {
-        Socket::open(protocol).map(Self::new)
+        NetlinkSocket::open(protocol).map(Self::new)
     }
 
     /// Sets how many bytes of unread notifications the kernel keeps, overhead included, before it reports an overrun.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-use super::{Session, Transport, Writer, control, flag};
+use super::{MessageWriter, Session, Transport, control, flag};
 
 /// Answers given in advance: for each sent datagram a list of datagrams or errors.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub(crate) fn session(script: impl IntoIterator<Item = Vec<io::Result<Vec<u8>>>>
 }
 
 pub(crate) fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     let mark = writer.message(kind, flags, sequence);
     writer.raw(payload);
     writer.end_message(mark);

@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::RangeInclusive;
 
-use super::{Message, MessageError, Messages, Reply, Socket, Transport, Writer, decode_reply, flag};
+use super::{Message, MessageError, MessageWriter, Messages, NetlinkSocket, Reply, Transport, decode_reply, flag};
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ mod tests;
 /// number, which is the type of its messages, and writes their header. [`ErrorClass`](crate::errno::ErrorClass) classifies
 /// refusals.
 #[derive(Debug)]
-pub struct Session<T = Socket> {
+pub struct Session<T = NetlinkSocket> {
     transport: T,
     /// sequence number of the last message that was sent
     sequence: u32,
@@ -36,14 +36,14 @@ pub struct Session<T = Socket> {
 /// The messages of one datagram, with the session's next sequence numbers.
 #[derive(Debug)]
 pub struct Requests {
-    writer: Writer,
+    writer: MessageWriter,
     first: u32,
     count: u32,
 }
 
 /// The message that ends the answers to a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum AnswerEnd {
     /// the acknowledgement or the error of the last message, or the end of its dump
     Reply,
     /// any message with the sequence number of the last one: it reads one object and isn't acknowledged, which would cost
@@ -53,7 +53,7 @@ pub enum End {
 
 /// A message of an answer. Acknowledgements and ends of dumps are not passed on.
 #[derive(Debug)]
-pub enum Answer<'a> {
+pub enum AnswerMessage<'a> {
     /// an object
     Object(Message<'a>),
     /// a refused request
@@ -62,7 +62,7 @@ pub enum Answer<'a> {
 
 /// The objects of an answer, in the kernel's order.
 #[derive(Clone, Debug, Default)]
-pub struct Objects {
+pub struct AnswerObjects {
     /// concatenated payloads
     bytes: Vec<u8>,
     /// message type and end of each payload
@@ -99,7 +99,7 @@ impl Session {
     /// # Errors
     /// The system's error, for example for an unknown protocol.
     pub fn open(protocol: isize) -> io::Result<Self> {
-        Socket::open(protocol).map(Self::new)
+        NetlinkSocket::open(protocol).map(Self::new)
     }
 
     /// The socket's port id, which the kernel reports as the originator of its changes.
@@ -138,7 +138,7 @@ impl<T: Transport> Session<T> {
 
     /// Creates an empty datagram for [`Self::exchange`].
     pub fn requests(&self) -> Requests {
-        Requests { writer: Writer::new(), first: self.sequence.wrapping_add(1), count: 0 }
+        Requests { writer: MessageWriter::new(), first: self.sequence.wrapping_add(1), count: 0 }
     }
 
     /// Sends one message of this type, with an acknowledgement, and returns the objects of its answer. `fill` writes the
@@ -146,7 +146,12 @@ impl<T: Transport> Session<T> {
     ///
     /// # Errors
     /// The kernel's error; `InvalidInput` if an attribute is too long for the format; [`Unanswered`].
-    pub fn request(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut Writer)) -> io::Result<Objects> {
+    pub fn request(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        fill: impl FnOnce(&mut MessageWriter),
+    ) -> io::Result<AnswerObjects> {
         self.collect(kind, flags | flag::ACK, fill)
     }
 
@@ -157,7 +162,7 @@ impl<T: Transport> Session<T> {
     pub fn list<E: From<io::Error>>(
         &mut self,
         kind: u16,
-        fill: impl FnOnce(&mut Writer),
+        fill: impl FnOnce(&mut MessageWriter),
         each: &mut dyn FnMut(&Message<'_>) -> Result<(), E>,
     ) -> Result<Interrupted, E> {
         self.send_one(kind, flag::DUMP, fill, each)
@@ -171,9 +176,9 @@ impl<T: Transport> Session<T> {
         &mut self,
         kind: u16,
         attempts: u32,
-        fill: &dyn Fn(&mut Writer),
-        is_complete: &mut dyn FnMut(&Objects) -> io::Result<bool>,
-    ) -> io::Result<Objects> {
+        fill: &dyn Fn(&mut MessageWriter),
+        is_complete: &mut dyn FnMut(&AnswerObjects) -> io::Result<bool>,
+    ) -> io::Result<AnswerObjects> {
         for _ in 0..attempts {
             match self.collect(kind, flag::DUMP, fill) {
                 Ok(objects) if is_complete(&objects)? => return Ok(objects),
@@ -193,8 +198,8 @@ impl<T: Transport> Session<T> {
     pub fn exchange<E: From<io::Error>>(
         &mut self,
         requests: &Requests,
-        end: End,
-        each: &mut dyn FnMut(Answer<'_>) -> Result<(), E>,
+        end: AnswerEnd,
+        each: &mut dyn FnMut(AnswerMessage<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let Some(numbers) = requests.numbers() else { return Ok(()) };
         self.sequence = numbers.last;
@@ -210,14 +215,14 @@ impl<T: Transport> Session<T> {
         &mut self,
         datagram: &[u8],
         numbers: RangeInclusive<u32>,
-        each: &mut dyn FnMut(Answer<'_>) -> Result<(), E>,
+        each: &mut dyn FnMut(AnswerMessage<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let numbers = Numbers { first: *numbers.start(), last: *numbers.end() };
-        self.run_exchange(datagram, numbers, End::Reply, each).map(drop)
+        self.run_exchange(datagram, numbers, AnswerEnd::Reply, each).map(drop)
     }
 
-    fn collect(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut Writer)) -> io::Result<Objects> {
-        let mut objects = Objects::default();
+    fn collect(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut MessageWriter)) -> io::Result<AnswerObjects> {
+        let mut objects = AnswerObjects::default();
         let interrupted = self.send_one::<io::Error>(kind, flags, fill, &mut |object| {
             objects.push(object.kind, object.payload);
             Ok(())
@@ -230,16 +235,16 @@ impl<T: Transport> Session<T> {
         &mut self,
         kind: u16,
         flags: u16,
-        fill: impl FnOnce(&mut Writer),
+        fill: impl FnOnce(&mut MessageWriter),
         each: &mut dyn FnMut(&Message<'_>) -> Result<(), E>,
     ) -> Result<Interrupted, E> {
         let mut requests = self.requests();
         requests.add(kind, flags, fill);
         let numbers = Numbers { first: requests.first, last: requests.first };
         self.sequence = numbers.last;
-        self.run_exchange(requests.bytes()?, numbers, End::Reply, &mut |answer| match answer {
-            Answer::Object(object) => each(&object),
-            Answer::Refused(refusal) => Err(io::Error::from(refusal).into()),
+        self.run_exchange(requests.bytes()?, numbers, AnswerEnd::Reply, &mut |answer| match answer {
+            AnswerMessage::Object(object) => each(&object),
+            AnswerMessage::Refused(refusal) => Err(io::Error::from(refusal).into()),
         })
     }
 
@@ -247,8 +252,8 @@ impl<T: Transport> Session<T> {
         &mut self,
         datagram: &[u8],
         numbers: Numbers,
-        end: End,
-        each: &mut dyn FnMut(Answer<'_>) -> Result<(), E>,
+        end: AnswerEnd,
+        each: &mut dyn FnMut(AnswerMessage<'_>) -> Result<(), E>,
     ) -> Result<Interrupted, E> {
         if std::mem::replace(&mut self.aborted, true) {
             self.drain();
@@ -263,11 +268,11 @@ impl<T: Transport> Session<T> {
                 }
                 interrupted.0 |= message.flags & flag::DUMP_INTR != 0;
                 let reply = decode_reply(&message).map_err(io::Error::from)?;
-                let ends = message.sequence == numbers.last && (reply.is_some() || end == End::Any);
+                let ends = message.sequence == numbers.last && (reply.is_some() || end == AnswerEnd::Any);
                 self.aborted = !ends;
                 match reply {
-                    None => each(Answer::Object(message))?,
-                    Some(Reply::Refused(refusal)) => each(Answer::Refused(refusal))?,
+                    None => each(AnswerMessage::Object(message))?,
+                    Some(Reply::Refused(refusal)) => each(AnswerMessage::Refused(refusal))?,
                     Some(Reply::Done(_)) => {}
                 }
                 if ends {
@@ -293,7 +298,7 @@ impl<T: Transport> Session<T> {
 
 impl Requests {
     /// Appends a message of this type. `fill` writes the protocol's header and the attributes.
-    pub fn add(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut Writer)) {
+    pub fn add(&mut self, kind: u16, flags: u16, fill: impl FnOnce(&mut MessageWriter)) {
         let mark = self.writer.message(kind, flag::REQUEST | flags, self.first.wrapping_add(self.count));
         fill(&mut self.writer);
         self.writer.end_message(mark);
@@ -325,9 +330,9 @@ impl Requests {
     }
 }
 
-// === impl Objects ===
+// === impl AnswerObjects ===
 
-impl Objects {
+impl AnswerObjects {
     /// The payloads of the objects of this message type.
     pub fn of(&self, kind: u16) -> impl Iterator<Item = &[u8]> {
         self.iter().filter(move |(of, _)| *of == kind).map(|(_, payload)| payload)

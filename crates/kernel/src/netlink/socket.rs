@@ -17,15 +17,15 @@ const PORT_ID_AT: u32 = 12;
 /// A bound netlink socket with extended acknowledgements enabled. Never blocks: the kernel answers within the `send` call, so
 /// an answer is either there to read or will not come.
 #[derive(Debug)]
-pub struct Socket {
+pub struct NetlinkSocket {
     inner: netlink_sys::Socket,
     port_id: u32,
     send_bytes: usize,
 }
 
-// === impl Socket ===
+// === impl NetlinkSocket ===
 
-impl Socket {
+impl NetlinkSocket {
     /// Opens a socket of a netlink protocol (`netlink_sys::protocols`).
     ///
     /// # Errors
@@ -127,7 +127,7 @@ fn filter(port_ids: &BTreeSet<u32>) -> io::Result<Vec<libc::sock_filter>> {
     Ok(filter)
 }
 
-impl Transport for Socket {
+impl Transport for NetlinkSocket {
     /// Enlarges the send buffer if the datagram needs it; fails with `EMSGSIZE` without the right to do so.
     fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
         if datagram.len() > self.send_bytes {
@@ -154,7 +154,7 @@ impl Transport for Socket {
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for NetlinkSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.as_fd()
     }

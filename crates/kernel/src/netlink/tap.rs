@@ -33,7 +33,7 @@ const BATCH: [u16; 2] = [16, 17];
 
 /// The kind of request of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Request {
+pub enum RequestKind {
     /// a change of a virtual server or destination, or of IPVS's settings
     IpvsChange,
     /// the list of all virtual servers
@@ -52,7 +52,7 @@ pub enum Request {
 
 /// Numbers of messages, and of the datagrams that carried them: the system calls of the senders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct MessageTally {
     /// number of datagrams
     pub sends: u64,
     /// number of messages
@@ -91,11 +91,11 @@ impl Tap {
     ///
     /// # Errors
     /// The system's error; an error if datagrams were lost.
-    pub fn read(&mut self) -> io::Result<BTreeMap<Request, Tally>> {
-        let mut tallies = BTreeMap::<Request, Tally>::new();
+    pub fn read(&mut self) -> io::Result<BTreeMap<RequestKind, MessageTally>> {
+        let mut tallies = BTreeMap::<RequestKind, MessageTally>::new();
         while let Some((protocol, len)) = self.receive()? {
             let datagram = self.buffer.get(..len).ok_or(io::ErrorKind::InvalidData)?;
-            let mut messages = BTreeMap::<Request, u64>::new();
+            let mut messages = BTreeMap::<RequestKind, u64>::new();
             for message in Messages::new(datagram) {
                 let message = message?;
                 // The kernel's answers are none. The type of the packet doesn't show its direction: it is always "outgoing".
@@ -121,24 +121,24 @@ impl Tap {
 
     /// The kind of request; `None` for one that only frames others. The kinds of nf_tables' messages are `NFT_MSG_…` with the
     /// subsystem in the high byte, of which every read is one of "get"; those of routes are four for each object.
-    fn classify(&self, protocol: isize, kind: u16, flags: u16, command: u8) -> Option<Request> {
+    fn classify(&self, protocol: isize, kind: u16, flags: u16, command: u8) -> Option<RequestKind> {
         const NF_TABLES: u16 = 10;
         const NFT_READS: [u16; 10] = [1, 4, 7, 10, 13, 16, 19, 21, 23, 25];
         let is_dump = flags & flag::DUMP == flag::DUMP;
         match protocol {
             NETLINK_GENERIC if Some(kind) == self.ipvs => Some(match command {
-                4 if is_dump => Request::ServerDump,
-                4 => Request::ServerRead,
-                8 => Request::DestinationDump,
-                1..=3 | 5..=7 | 12 => Request::IpvsChange,
-                _ => Request::Other,
+                4 if is_dump => RequestKind::ServerDump,
+                4 => RequestKind::ServerRead,
+                8 => RequestKind::DestinationDump,
+                1..=3 | 5..=7 | 12 => RequestKind::IpvsChange,
+                _ => RequestKind::Other,
             }),
             NETLINK_NETFILTER if BATCH.contains(&kind) => None,
             NETLINK_NETFILTER if kind >> 8 == NF_TABLES && !NFT_READS.contains(&(kind & 0xff)) => {
-                Some(Request::NftChange)
+                Some(RequestKind::NftChange)
             }
-            NETLINK_ROUTE if kind >= RTM_NEWLINK && kind % 4 != 2 => Some(Request::RouteChange),
-            _ => Some(Request::Other),
+            NETLINK_ROUTE if kind >= RTM_NEWLINK && kind % 4 != 2 => Some(RequestKind::RouteChange),
+            _ => Some(RequestKind::Other),
         }
     }
 

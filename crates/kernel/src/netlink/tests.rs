@@ -4,7 +4,7 @@ use super::*;
 
 /// A message with this payload.
 fn message(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     let mark = writer.message(kind, flags, 7);
     writer.raw(payload);
     writer.end_message(mark);
@@ -23,22 +23,22 @@ fn refusal(bytes: &[u8]) -> MessageError {
 }
 
 /// An error code, the echo of a request's header, and attributes.
-fn error_payload(code: i32, echo: &[u8], attributes: impl FnOnce(&mut Writer)) -> Vec<u8> {
-    let mut writer = Writer::new();
+fn error_payload(code: i32, echo: &[u8], attributes: impl FnOnce(&mut MessageWriter)) -> Vec<u8> {
+    let mut writer = MessageWriter::new();
     writer.raw(&code.to_ne_bytes());
     writer.raw(echo);
     attributes(&mut writer);
     writer.into_bytes()
 }
 
-fn explained(writer: &mut Writer) {
+fn explained(writer: &mut MessageWriter) {
     writer.text(1, "Interval overlaps with an existing one");
     writer.attribute(2, &84_u32.to_ne_bytes());
 }
 
 #[test]
 fn written_messages_are_decoded() {
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     for n in 1..=3_u32 {
         let mark = writer.message(100, flag::REQUEST, n);
         writer.be_u32(1, n);

@@ -7,24 +7,24 @@ const FLAGS_AT: usize = 6;
 
 /// A buffer of consecutive messages.
 #[derive(Clone, Debug, Default)]
-pub struct Writer {
+pub struct MessageWriter {
     bytes: Vec<u8>,
     overflow: Option<usize>,
 }
 
-/// A message that is being written; [`Writer::end_message`] closes it.
+/// A message that is being written; [`MessageWriter::end_message`] closes it.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct MessageMark(usize);
 
-/// A nested attribute that is being written; [`Writer::end_nest`] closes it.
+/// A nested attribute that is being written; [`MessageWriter::end_nest`] closes it.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct NestMark(usize);
 
-// === impl Writer ===
+// === impl MessageWriter ===
 
-impl Writer {
+impl MessageWriter {
     /// An empty buffer.
     pub fn new() -> Self {
         Self::default()

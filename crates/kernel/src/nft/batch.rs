@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::wire::{self, msg};
 use super::{Chain, ElementData, Expr, Set, TableFamily, encode, userdata};
 use crate::errno::ErrorClass;
-use crate::netlink::{MessageError, MessageMark, NestMark, Writer, flag};
+use crate::netlink::{MessageError, MessageMark, MessageWriter, NestMark, flag};
 
 /// Size at which a message with elements is full: a list's 16-bit length limits it to 65,535 bytes.
 const FULL_BYTES: usize = 60_000;
@@ -17,8 +17,8 @@ const GENERATION_AT: usize = 16 + 4 + 4;
 
 /// One transaction, encoded message by message. The kernel applies its operations in order, all or none.
 #[derive(Clone, Debug)]
-pub struct Batch {
-    writer: Writer,
+pub struct NftBatch {
+    writer: MessageWriter,
     family: TableFamily,
     table: String,
     /// start offset of each message; a message's sequence number is its index here plus one
@@ -71,7 +71,7 @@ pub enum CommitFailure {
 /// One refused operation.
 #[derive(Debug)]
 pub struct BatchError {
-    /// offset of the refused operation: if the caller records [`Batch::position`] before each operation, the error belongs to
+    /// offset of the refused operation: if the caller records [`NftBatch::position`] before each operation, the error belongs to
     /// the last one recorded at this position or before. 0: the batch as a whole, for example if its generation is not the
     /// kernel's (`ERESTART`) or if the commit itself fails
     pub position: usize,
@@ -85,12 +85,12 @@ pub struct BatchError {
     pub error: MessageError,
 }
 
-// === impl Batch ===
+// === impl NftBatch ===
 
-impl Batch {
+impl NftBatch {
     /// Creates an empty transaction on one table.
     pub fn new(family: impl Into<TableFamily>, table: &str) -> Self {
-        let mut writer = Writer::new();
+        let mut writer = MessageWriter::new();
         let begin = wire::begin_batch(&mut writer, wire::BATCH_BEGIN, 1);
         writer.be_u32(wire::BATCH_GENERATION, 0); // 0: any generation
         writer.end_message(begin);
@@ -256,14 +256,14 @@ impl Batch {
         wire::begin(&mut self.writer, kind, self.family.number(), flag::REQUEST | flags, sequence)
     }
 
-    fn message(&mut self, kind: u8, flags: u16, fill: impl FnOnce(&mut Writer)) {
+    fn message(&mut self, kind: u8, flags: u16, fill: impl FnOnce(&mut MessageWriter)) {
         let mark = self.begin(kind, flags);
         fill(&mut self.writer);
         self.writer.end_message(mark);
     }
 
     /// Appends a message about an object within the table.
-    fn object(&mut self, kind: u8, flags: u16, fill: impl FnOnce(&mut Writer)) {
+    fn object(&mut self, kind: u8, flags: u16, fill: impl FnOnce(&mut MessageWriter)) {
         /// the table name's attribute, the same for chains, rules, sets and elements
         const TABLE: u16 = 1;
         const { assert!(wire::chain::TABLE == TABLE && wire::rule::TABLE == TABLE && wire::set::TABLE == TABLE) };

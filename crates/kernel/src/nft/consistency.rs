@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::decode;
 use super::wire::{self, msg};
-use crate::netlink::{Objects, nfnetlink};
+use crate::netlink::{AnswerObjects, nfnetlink};
 
 /// Increment of the wait between attempts while the kernel resizes a set.
 const REHASH_PAUSE: Duration = Duration::from_millis(2);
@@ -27,7 +27,7 @@ pub(super) struct DumpAttempts {
 
 impl DumpAttempts {
     /// True if this attempt is consistent. Waits a moment after an attempt with a duplicated element.
-    pub(super) fn is_consistent(&mut self, objects: &Objects) -> io::Result<bool> {
+    pub(super) fn is_consistent(&mut self, objects: &AnswerObjects) -> io::Result<bool> {
         let attempt = self.attempts;
         self.attempts += 1;
         if has_duplicates(objects)? {
@@ -42,7 +42,7 @@ impl DumpAttempts {
     }
 }
 
-fn has_duplicates(objects: &Objects) -> io::Result<bool> {
+fn has_duplicates(objects: &AnswerObjects) -> io::Result<bool> {
     let mut keys = Vec::new();
     for message in objects.of(wire::kind(msg::NEW_ELEMENT)) {
         decode::element_identities(message, &mut |identity| {
@@ -58,7 +58,7 @@ fn has_duplicates(objects: &Objects) -> io::Result<bool> {
 }
 
 /// A hash of the content without the headers, which have generation numbers.
-fn digest(objects: &Objects) -> u64 {
+fn digest(objects: &AnswerObjects) -> u64 {
     let mut hasher = DefaultHasher::new();
     for (_, payload) in objects.iter() {
         hasher.write(payload.get(nfnetlink::HEADER_LEN..).unwrap_or_default());
@@ -70,16 +70,16 @@ fn digest(objects: &Objects) -> u64 {
 mod tests {
     use super::super::{ElementData, encode};
     use super::*;
-    use crate::netlink::Writer;
+    use crate::netlink::MessageWriter;
 
     /// A dump of elements with these keys, in one message of this generation.
-    fn elements(generation: u8, interrupted: bool, keys: &[u8]) -> Objects {
-        let mut writer = Writer::new();
+    fn elements(generation: u8, interrupted: bool, keys: &[u8]) -> AnswerObjects {
+        let mut writer = MessageWriter::new();
         writer.raw(&[2, 0, 0, generation]);
         let list = writer.nest(wire::element::LIST);
         keys.iter().for_each(|key| encode::element(&mut writer, &[*key; 4], None, ElementData::None));
         writer.end_nest(list);
-        let mut objects = Objects::default();
+        let mut objects = AnswerObjects::default();
         objects.push(wire::kind(msg::NEW_ELEMENT), writer.bytes());
         objects.interrupted = interrupted;
         objects
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn an_uninterrupted_dump_is_consistent() {
         assert!(DumpAttempts::default().is_consistent(&elements(1, false, &[1, 2])).unwrap());
-        assert!(DumpAttempts::default().is_consistent(&Objects::default()).unwrap());
+        assert!(DumpAttempts::default().is_consistent(&AnswerObjects::default()).unwrap());
     }
 
     #[test]

@@ -7,10 +7,10 @@ use ferry_family::Family;
 use super::wire::{self, chain, expr, set};
 use super::{Chain, ChainKind, VerdictRef, data_type};
 use super::{CmpOp, CtKey, DynsetOp, ElementData, Expr, FibAddress, MetaKey, PayloadBase, Reg, Set, SetData};
-use crate::netlink::Writer;
+use crate::netlink::MessageWriter;
 
 /// Writes the attributes of a chain that follow its table's name.
-pub(super) fn chain(writer: &mut Writer, wanted: &Chain) {
+pub(super) fn chain(writer: &mut MessageWriter, wanted: &Chain) {
     writer.text(chain::NAME, &wanted.name);
     let Some(base) = &wanted.hook else { return };
     let hook = writer.nest(chain::HOOK);
@@ -28,7 +28,7 @@ pub(super) fn chain(writer: &mut Writer, wanted: &Chain) {
 }
 
 /// Writes the attributes of a set that follow its table's name. `id` distinguishes the new sets of a transaction.
-pub(super) fn set(writer: &mut Writer, wanted: &Set, id: u32) {
+pub(super) fn set(writer: &mut MessageWriter, wanted: &Set, id: u32) {
     let flags = [
         (wanted.flags.interval, set::F_INTERVAL),
         (wanted.flags.concat, set::F_CONCAT),
@@ -58,7 +58,7 @@ pub(super) fn set(writer: &mut Writer, wanted: &Set, id: u32) {
     }
 }
 
-fn set_description(writer: &mut Writer, wanted: &Set) {
+fn set_description(writer: &mut MessageWriter, wanted: &Set) {
     if wanted.size.is_none() && wanted.field_lens.is_empty() {
         return;
     }
@@ -79,7 +79,7 @@ fn set_description(writer: &mut Writer, wanted: &Set) {
 }
 
 /// Writes one element of a list of elements. An empty key is the catch-all element.
-pub(super) fn element(writer: &mut Writer, key: &[u8], key_end: Option<&[u8]>, data: ElementData<'_>) {
+pub(super) fn element(writer: &mut MessageWriter, key: &[u8], key_end: Option<&[u8]>, data: ElementData<'_>) {
     let list_element = writer.nest(wire::LIST_ELEMENT);
     if key.is_empty() {
         writer.be_u32(wire::element::FLAGS, wire::element::F_CATCHALL);
@@ -99,7 +99,7 @@ pub(super) fn element(writer: &mut Writer, key: &[u8], key_end: Option<&[u8]>, d
 }
 
 /// Writes one expression of a list of expressions.
-pub(super) fn expression(writer: &mut Writer, expression: &Expr) {
+pub(super) fn expression(writer: &mut MessageWriter, expression: &Expr) {
     let list_element = writer.nest(wire::LIST_ELEMENT);
     writer.text(wire::EXPR_NAME, expression_name(expression));
     let data = writer.nest(wire::EXPR_DATA);
@@ -156,11 +156,11 @@ fn expression_name(expression: &Expr) -> &str {
     }
 }
 
-fn numbers(writer: &mut Writer, attributes: &[(u16, u32)]) {
+fn numbers(writer: &mut MessageWriter, attributes: &[(u16, u32)]) {
     attributes.iter().for_each(|(kind, value)| writer.be_u32(*kind, *value));
 }
 
-fn payload(writer: &mut Writer, dreg: Reg, base: PayloadBase, offset: u32, len: u32) {
+fn payload(writer: &mut MessageWriter, dreg: Reg, base: PayloadBase, offset: u32, len: u32) {
     use expr::payload::{BASE, DREG, LEN, NETWORK, OFFSET, TRANSPORT};
     let base = match base {
         PayloadBase::Network => NETWORK,
@@ -169,7 +169,7 @@ fn payload(writer: &mut Writer, dreg: Reg, base: PayloadBase, offset: u32, len: 
     numbers(writer, &[(DREG, dreg.0), (BASE, base), (OFFSET, offset), (LEN, len)]);
 }
 
-fn bitwise(writer: &mut Writer, sreg: Reg, dreg: Reg, mask: &[u8], xor: &[u8]) {
+fn bitwise(writer: &mut MessageWriter, sreg: Reg, dreg: Reg, mask: &[u8], xor: &[u8]) {
     use expr::bitwise::{DREG, LEN, MASK, SREG, XOR};
     let len = u32::try_from(mask.len()).unwrap_or(u32::MAX);
     numbers(writer, &[(SREG, sreg.0), (DREG, dreg.0), (LEN, len)]);
@@ -177,7 +177,7 @@ fn bitwise(writer: &mut Writer, sreg: Reg, dreg: Reg, mask: &[u8], xor: &[u8]) {
     value(writer, XOR, xor);
 }
 
-fn lookup(writer: &mut Writer, set: &str, sreg: Reg, dreg: Option<Reg>, invert: bool) {
+fn lookup(writer: &mut MessageWriter, set: &str, sreg: Reg, dreg: Option<Reg>, invert: bool) {
     use expr::lookup::{DREG, F_INVERT, FLAGS, SET, SREG};
     writer.text(SET, set);
     writer.be_u32(SREG, sreg.0);
@@ -189,7 +189,13 @@ fn lookup(writer: &mut Writer, set: &str, sreg: Reg, dreg: Option<Reg>, invert: 
     }
 }
 
-fn dynset(writer: &mut Writer, set: &str, op: DynsetOp, (key, data): (Reg, Option<Reg>), timeout: Option<Duration>) {
+fn dynset(
+    writer: &mut MessageWriter,
+    set: &str,
+    op: DynsetOp,
+    (key, data): (Reg, Option<Reg>),
+    timeout: Option<Duration>,
+) {
     use expr::dynset::{ADD, DATA, DELETE, KEY, OP, SET, TIMEOUT, UPDATE};
     let op = match op {
         DynsetOp::Add => ADD,
@@ -206,13 +212,13 @@ fn dynset(writer: &mut Writer, set: &str, op: DynsetOp, (key, data): (Reg, Optio
     }
 }
 
-fn numgen(writer: &mut Writer, dreg: Reg, modulus: u32, random: bool, offset: u32) {
+fn numgen(writer: &mut MessageWriter, dreg: Reg, modulus: u32, random: bool, offset: u32) {
     use expr::numgen::{DREG, INCREMENTAL, MODULUS, OFFSET, RANDOM, TYPE};
     let kind = if random { RANDOM } else { INCREMENTAL };
     numbers(writer, &[(DREG, dreg.0), (MODULUS, modulus), (TYPE, kind), (OFFSET, offset)]);
 }
 
-fn dnat(writer: &mut Writer, family: Family, address: Reg, port: Option<Reg>) {
+fn dnat(writer: &mut MessageWriter, family: Family, address: Reg, port: Option<Reg>) {
     use expr::nat::{ADDRESS_MIN, DNAT, FAMILY, PORT_MIN, TYPE};
     numbers(writer, &[(TYPE, DNAT), (FAMILY, family.number().into()), (ADDRESS_MIN, address.0)]);
     if let Some(port) = port {
@@ -220,7 +226,7 @@ fn dnat(writer: &mut Writer, family: Family, address: Reg, port: Option<Reg>) {
     }
 }
 
-fn fib(writer: &mut Writer, dreg: Reg, of: FibAddress) {
+fn fib(writer: &mut MessageWriter, dreg: Reg, of: FibAddress) {
     use expr::fib::{ADDRESS_TYPE, DREG, F_DESTINATION, F_SOURCE, FLAGS, RESULT};
     let flags = match of {
         FibAddress::Source => F_SOURCE,
@@ -229,7 +235,7 @@ fn fib(writer: &mut Writer, dreg: Reg, of: FibAddress) {
     numbers(writer, &[(FLAGS, flags), (RESULT, ADDRESS_TYPE), (DREG, dreg.0)]);
 }
 
-fn ct(writer: &mut Writer, key: CtKey, original: bool, dreg: Reg) {
+fn ct(writer: &mut MessageWriter, key: CtKey, original: bool, dreg: Reg) {
     use expr::ct::{DIRECTION, DREG, KEY, ORIGINAL};
     numbers(writer, &[(KEY, ct_key(key)), (DREG, dreg.0)]);
     if original {
@@ -237,11 +243,11 @@ fn ct(writer: &mut Writer, key: CtKey, original: bool, dreg: Reg) {
     }
 }
 
-fn value(writer: &mut Writer, kind: u16, bytes: &[u8]) {
+fn value(writer: &mut MessageWriter, kind: u16, bytes: &[u8]) {
     writer.nested_attribute(kind, wire::DATA_VALUE, bytes);
 }
 
-fn verdict(writer: &mut Writer, kind: u16, of: VerdictRef<'_>) {
+fn verdict(writer: &mut MessageWriter, kind: u16, of: VerdictRef<'_>) {
     let (code, to) = match of {
         VerdictRef::Accept => (wire::verdict::ACCEPT, None),
         VerdictRef::Drop => (wire::verdict::DROP, None),

@@ -9,12 +9,12 @@ use crate::netlink::{Malformed, Messages};
 
 /// One notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum NftNotice {
     /// a change
-    Changed(Event),
+    Changed(NftEvent),
     /// the end of a transaction: the changes notified before by the same socket were committed by it
     Committed {
-        /// port id of the socket that committed it, see [`super::Socket::port_id`]
+        /// port id of the socket that committed it, see [`super::NftSocket::port_id`]
         port_id: u32,
         /// name of the thread that committed it (`comm`, up to 15 bytes), if the kernel names it
         process: Option<String>,
@@ -23,8 +23,8 @@ pub enum Notice {
 
 /// A notification of one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// port id of the socket that made the change, see [`super::Socket::port_id`]
+pub struct NftEvent {
+    /// port id of the socket that made the change, see [`super::NftSocket::port_id`]
     pub port_id: u32,
     /// `None` for a family other than IPv4 and IPv6
     pub family: Option<Family>,
@@ -68,21 +68,26 @@ pub enum Changed {
 ///
 /// # Errors
 /// [`Malformed`] if a length is invalid or a name is missing; earlier notifications were passed to `each`.
-pub fn decode_events(datagram: &[u8], each: &mut dyn FnMut(Notice)) -> Result<(), Malformed> {
+pub fn decode_events(datagram: &[u8], each: &mut dyn FnMut(NftNotice)) -> Result<(), Malformed> {
     for message in Messages::new(datagram) {
         let message = message?;
         let Some(kind) = wire::message_of(message.kind) else { continue };
         if kind == msg::NEW_GENERATION {
             let (_, attributes) = open(message.payload)?;
             let process = attributes.find(wire::GENERATION_PROCESS_NAME)?.map(|name| name.text().into_owned());
-            each(Notice::Committed { port_id: message.port_id, process });
+            each(NftNotice::Committed { port_id: message.port_id, process });
             continue;
         }
         let (family, mut attributes) = open(message.payload)?;
         let Some(what) = decode_change(kind, message.payload)? else { continue };
         // the table's name is the first attribute of every object but a generation
         let table = attributes.next_attribute()?.map(|table| table.text().into_owned()).unwrap_or_default();
-        each(Notice::Changed(Event { port_id: message.port_id, family: Family::from_number(family), table, what }));
+        each(NftNotice::Changed(NftEvent {
+            port_id: message.port_id,
+            family: Family::from_number(family),
+            table,
+            what,
+        }));
     }
     Ok(())
 }

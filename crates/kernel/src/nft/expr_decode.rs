@@ -12,13 +12,13 @@ use crate::netlink::{Attribute, Attributes, Malformed};
 const KINDS: usize = 12;
 
 /// The attributes of an expression by number. An unknown attribute makes the expression opaque.
-struct Fields<'a> {
+struct ExpressionFields<'a> {
     by_kind: [Option<Attribute<'a>>; KINDS],
 }
 
-// === impl Fields ===
+// === impl ExpressionFields ===
 
-impl<'a> Fields<'a> {
+impl<'a> ExpressionFields<'a> {
     fn collect(mut attributes: Attributes<'a>, known: &[u16]) -> Result<Option<Self>, Malformed> {
         let mut fields = Self { by_kind: [None; KINDS] };
         while let Some(attribute) = attributes.next_attribute()? {
@@ -80,7 +80,7 @@ pub(super) fn expression(mut attributes: Attributes<'_>) -> Result<Expr, Malform
     }
 }
 
-type Reader = fn(&Fields<'_>) -> Option<Expr>;
+type Reader = fn(&ExpressionFields<'_>) -> Option<Expr>;
 
 fn known(name: &str, attributes: Attributes<'_>) -> Result<Option<Expr>, Malformed> {
     let (kinds, reader): (&[u16], Reader) = match name {
@@ -99,10 +99,10 @@ fn known(name: &str, attributes: Attributes<'_>) -> Result<Option<Expr>, Malform
         expr::immediate::NAME => (expr::immediate::ATTRIBUTES, immediate),
         _ => return Ok(None),
     };
-    Ok(Fields::collect(attributes, kinds)?.and_then(|fields| reader(&fields)))
+    Ok(ExpressionFields::collect(attributes, kinds)?.and_then(|fields| reader(&fields)))
 }
 
-fn payload(fields: &Fields<'_>) -> Option<Expr> {
+fn payload(fields: &ExpressionFields<'_>) -> Option<Expr> {
     let base = match fields.number(expr::payload::BASE)? {
         expr::payload::NETWORK => PayloadBase::Network,
         expr::payload::TRANSPORT => PayloadBase::Transport,
@@ -116,7 +116,7 @@ fn payload(fields: &Fields<'_>) -> Option<Expr> {
     })
 }
 
-fn meta(fields: &Fields<'_>) -> Option<Expr> {
+fn meta(fields: &ExpressionFields<'_>) -> Option<Expr> {
     const KEYS: [MetaKey; 6] =
         [MetaKey::Mark, MetaKey::IifName, MetaKey::OifName, MetaKey::NfTrace, MetaKey::L4Proto, MetaKey::NfProto];
     let number = fields.number(expr::meta::KEY)?;
@@ -128,7 +128,7 @@ fn meta(fields: &Fields<'_>) -> Option<Expr> {
     }
 }
 
-fn cmp(fields: &Fields<'_>) -> Option<Expr> {
+fn cmp(fields: &ExpressionFields<'_>) -> Option<Expr> {
     let op = match fields.number(expr::cmp::OP)? {
         expr::cmp::EQ => CmpOp::Eq,
         expr::cmp::NEQ => CmpOp::Neq,
@@ -137,7 +137,7 @@ fn cmp(fields: &Fields<'_>) -> Option<Expr> {
     Some(Expr::Cmp { sreg: fields.register(expr::cmp::SREG)?, op, data: fields.data(expr::cmp::DATA)? })
 }
 
-fn bitwise(fields: &Fields<'_>) -> Option<Expr> {
+fn bitwise(fields: &ExpressionFields<'_>) -> Option<Expr> {
     if fields.number(expr::bitwise::OP).unwrap_or(expr::bitwise::MASK_XOR) != expr::bitwise::MASK_XOR {
         return None;
     }
@@ -149,7 +149,7 @@ fn bitwise(fields: &Fields<'_>) -> Option<Expr> {
     })
 }
 
-fn lookup(fields: &Fields<'_>) -> Option<Expr> {
+fn lookup(fields: &ExpressionFields<'_>) -> Option<Expr> {
     let flags = fields.number(expr::lookup::FLAGS).unwrap_or(0);
     if flags & !expr::lookup::F_INVERT != 0 {
         return None;
@@ -162,7 +162,7 @@ fn lookup(fields: &Fields<'_>) -> Option<Expr> {
     })
 }
 
-fn dynset(fields: &Fields<'_>) -> Option<Expr> {
+fn dynset(fields: &ExpressionFields<'_>) -> Option<Expr> {
     let op = match fields.number(expr::dynset::OP)? {
         expr::dynset::ADD => DynsetOp::Add,
         expr::dynset::UPDATE => DynsetOp::Update,
@@ -183,7 +183,7 @@ fn dynset(fields: &Fields<'_>) -> Option<Expr> {
     })
 }
 
-fn numgen(fields: &Fields<'_>) -> Option<Expr> {
+fn numgen(fields: &ExpressionFields<'_>) -> Option<Expr> {
     let random = match fields.number(expr::numgen::TYPE)? {
         expr::numgen::RANDOM => true,
         expr::numgen::INCREMENTAL => false,
@@ -198,7 +198,7 @@ fn numgen(fields: &Fields<'_>) -> Option<Expr> {
 }
 
 /// Decodes only NAT that [`Expr::Dnat`] can express: one address, at most one port, and no flags but the kernel's own.
-fn nat(fields: &Fields<'_>) -> Option<Expr> {
+fn nat(fields: &ExpressionFields<'_>) -> Option<Expr> {
     let family = u8::try_from(fields.number(expr::nat::FAMILY)?).ok().and_then(Family::from_number)?;
     let address = fields.register(expr::nat::ADDRESS_MIN)?;
     let port = fields.register(expr::nat::PORT_MIN);
@@ -209,7 +209,7 @@ fn nat(fields: &Fields<'_>) -> Option<Expr> {
     (dnat && one_address && one_port && plain).then_some(Expr::Dnat { family, address, port })
 }
 
-fn masquerade(fields: &Fields<'_>) -> Option<Expr> {
+fn masquerade(fields: &ExpressionFields<'_>) -> Option<Expr> {
     match fields.number(expr::masq::FLAGS).unwrap_or(0) {
         0 => Some(Expr::Masquerade { fully_random: false }),
         expr::masq::F_FULLY_RANDOM => Some(Expr::Masquerade { fully_random: true }),
@@ -217,7 +217,7 @@ fn masquerade(fields: &Fields<'_>) -> Option<Expr> {
     }
 }
 
-fn reject(fields: &Fields<'_>) -> Option<Expr> {
+fn reject(fields: &ExpressionFields<'_>) -> Option<Expr> {
     match fields.number(expr::reject::TYPE)? {
         expr::reject::TCP_RESET => Some(Expr::RejectTcpReset),
         expr::reject::ICMP => Some(Expr::RejectIcmp { code: fields.byte(expr::reject::CODE)? }),
@@ -225,7 +225,7 @@ fn reject(fields: &Fields<'_>) -> Option<Expr> {
     }
 }
 
-fn fib(fields: &Fields<'_>) -> Option<Expr> {
+fn fib(fields: &ExpressionFields<'_>) -> Option<Expr> {
     let of = match fields.number(expr::fib::FLAGS)? {
         expr::fib::F_SOURCE => FibAddress::Source,
         expr::fib::F_DESTINATION => FibAddress::Destination,
@@ -235,7 +235,7 @@ fn fib(fields: &Fields<'_>) -> Option<Expr> {
     (fields.number(expr::fib::RESULT)? == expr::fib::ADDRESS_TYPE).then_some(Expr::Fib { dreg, of })
 }
 
-fn ct(fields: &Fields<'_>) -> Option<Expr> {
+fn ct(fields: &ExpressionFields<'_>) -> Option<Expr> {
     const KEYS: [CtKey; 6] =
         [CtKey::State, CtKey::Direction, CtKey::Status, CtKey::DstIp, CtKey::DstIp6, CtKey::ProtoDst];
     let number = fields.number(expr::ct::KEY)?;
@@ -248,7 +248,7 @@ fn ct(fields: &Fields<'_>) -> Option<Expr> {
     Some(Expr::Ct { key, original, dreg: fields.register(expr::ct::DREG)? })
 }
 
-fn immediate(fields: &Fields<'_>) -> Option<Expr> {
+fn immediate(fields: &ExpressionFields<'_>) -> Option<Expr> {
     if fields.register(expr::immediate::DREG)? != Reg::VERDICT {
         return None;
     }

@@ -13,8 +13,8 @@ use ferry_family::Family;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::{
-    BaseHook, Batch, Chain, ChainKind, CmpOp, CommitFailure, Expr, Hook, MetaKey, PayloadBase, Reg, Socket, TraceEvent,
-    decode_traces, wire,
+    BaseHook, Chain, ChainKind, CmpOp, CommitFailure, Expr, Hook, MetaKey, NftBatch, NftSocket, PayloadBase, Reg,
+    TraceEvent, decode_traces, wire,
 };
 use crate::netlink::{Notifications, Overrun, wait_readable_for};
 
@@ -54,7 +54,7 @@ pub struct FlowTrace {
     notifications: Notifications,
     table: String,
     /// owns the table
-    _owner: Socket,
+    _owner: NftSocket,
 }
 
 // === impl FlowTrace ===
@@ -73,8 +73,8 @@ impl FlowTrace {
         let notifications = Notifications::open(NETLINK_NETFILTER)?;
         notifications.set_receive_buffer(RECEIVE_BYTES)?;
         notifications.join(wire::TRACE_GROUP)?;
-        let mut owner = Socket::open()?;
-        let mut batch = Batch::new(family, table);
+        let mut owner = NftSocket::open()?;
+        let mut batch = NftBatch::new(family, table);
         batch.add_owned_table();
         for hook in [Hook::Prerouting, Hook::Output] {
             let name = format!("{hook:?}").to_lowercase();

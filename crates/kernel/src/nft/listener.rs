@@ -15,13 +15,13 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-use super::{Event, Monitor, Notice, Socket};
+use super::{Monitor, NftEvent, NftNotice, NftSocket};
 use crate::netlink::wait_readable;
 
 /// Collects foreign changes, in whatever form a mode needs them.
 pub trait ForeignChanges: Default {
     /// Adds a notified change.
-    fn record(&mut self, event: &Event);
+    fn record(&mut self, event: &NftEvent);
 
     /// All changes recorded so far were committed by a thread of this name. Without this call the writer is unknown.
     fn committed_by(&mut self, process: &str);
@@ -38,7 +38,7 @@ pub trait ForeignChanges: Default {
 
 /// The subscription of a process to changes of nf_tables in one network namespace, and the foreign changes not yet taken.
 #[derive(Debug, Default)]
-pub struct Listener<C> {
+pub struct NftListener<C> {
     /// open from the first subscription on, and the same from then on
     monitor: Option<Monitor>,
     /// not before the first subscription, nor after it was lost
@@ -61,13 +61,13 @@ pub enum Accounting {
     ByGeneration,
 }
 
-/// Waits for notifications, beside the [`Listener`] that reads them.
+/// Waits for notifications, beside the [`NftListener`] that reads them.
 #[derive(Debug)]
 pub struct Arrivals(OwnedFd);
 
 /// Result of reading notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum ReadProgress {
     /// everything was read
     Complete,
     /// the end of a transaction is still to come, at any moment
@@ -80,9 +80,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 const MOMENT: Duration = Duration::from_millis(1);
 const MOMENTS: usize = 10;
 
-// === impl Listener ===
+// === impl NftListener ===
 
-impl<C: ForeignChanges> Listener<C> {
+impl<C: ForeignChanges> NftListener<C> {
     /// Subscribes in the network namespace of the calling thread, unless that was done before.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl<C: ForeignChanges> Listener<C> {
     }
 
     /// From now on, commits by this socket are no foreign changes.
-    pub fn own(&mut self, socket: &Socket) {
+    pub fn own(&mut self, socket: &NftSocket) {
         self.own.insert(socket.port_id());
         if let Some(monitor) = &mut self.monitor {
             ignore(monitor, &self.own);
@@ -114,7 +114,7 @@ impl<C: ForeignChanges> Listener<C> {
     /// A handle that waits for notifications; subscribes if need be.
     ///
     /// # Errors
-    /// As [`Listener::join`].
+    /// As [`NftListener::join`].
     pub fn arrivals(&mut self) -> io::Result<Arrivals> {
         self.join()?;
         let monitor = self.monitor.as_ref().ok_or(io::ErrorKind::NotConnected)?;
@@ -147,8 +147,8 @@ impl<C: ForeignChanges> Listener<C> {
     }
 
     /// True while the end of a transaction is still to be notified.
-    pub fn progress(&self) -> Progress {
-        if self.transaction.is_some() { Progress::MidTransaction } else { Progress::Complete }
+    pub fn progress(&self) -> ReadProgress {
+        if self.transaction.is_some() { ReadProgress::MidTransaction } else { ReadProgress::Complete }
     }
 
     /// The foreign changes that were read and not taken.
@@ -164,8 +164,8 @@ impl<C: ForeignChanges> Listener<C> {
     pub fn around<T>(
         &mut self,
         accounting: Accounting,
-        socket: &mut Socket,
-        change: impl FnOnce(&mut Socket) -> T,
+        socket: &mut NftSocket,
+        change: impl FnOnce(&mut NftSocket) -> T,
         commits: impl FnOnce(&T) -> Option<u32>,
     ) -> io::Result<T> {
         // Without a subscription everything counts as lost when it is renewed.
@@ -215,14 +215,14 @@ fn read<C: ForeignChanges>(
     changes: &mut C,
 ) -> io::Result<()> {
     let overrun = monitor.read(&mut |notice| match notice {
-        Notice::Changed(event) if !own.contains(&event.port_id) => {
+        NftNotice::Changed(event) if !own.contains(&event.port_id) => {
             // The end of another socket's transaction was lost.
             if let Some((_, unfinished)) = transaction.take_if(|(port_id, _)| *port_id != event.port_id) {
                 changes.merge(unfinished);
             }
             transaction.get_or_insert_with(|| (event.port_id, C::default())).1.record(&event);
         }
-        Notice::Committed { port_id, process } if !own.contains(&port_id) => {
+        NftNotice::Committed { port_id, process } if !own.contains(&port_id) => {
             if let Some((of, mut finished)) = transaction.take() {
                 if let Some(process) = process.filter(|_| of == port_id) {
                     finished.committed_by(&process);
@@ -230,7 +230,7 @@ fn read<C: ForeignChanges>(
                 changes.merge(finished);
             }
         }
-        Notice::Changed(_) | Notice::Committed { .. } => {}
+        NftNotice::Changed(_) | NftNotice::Committed { .. } => {}
     })?;
     if overrun.0 {
         if let Some((_, unfinished)) = transaction.take() {
@@ -246,13 +246,13 @@ fn read<C: ForeignChanges>(
 impl Arrivals {
     /// Calls `read`, which reads the notifications, whenever some have arrived: the first time at once, and never within 100 ms
     /// of the time before. Returns only if waiting fails, with the system's error.
-    pub fn follow(&self, mut read: impl FnMut() -> Progress) -> io::Error {
+    pub fn follow(&self, mut read: impl FnMut() -> ReadProgress) -> io::Error {
         loop {
             if let Err(error) = self.wait() {
                 return error;
             }
             for _ in 0..MOMENTS {
-                if read() == Progress::Complete {
+                if read() == ReadProgress::Complete {
                     break;
                 }
                 std::thread::sleep(MOMENT);

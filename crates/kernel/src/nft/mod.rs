@@ -27,21 +27,21 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Batch, BatchError, CommitFailure, CommitStats};
+pub use batch::{BatchError, CommitFailure, CommitStats, NftBatch};
 pub use decode::{
     decode_base_chain, decode_chain, decode_elements, decode_expression, decode_generation, decode_rule, decode_set,
     decode_table,
 };
 pub use element::{Element, ElementData, OwnedData, VerdictRef};
-pub use event::{Changed, Event, Notice, decode_events};
+pub use event::{Changed, NftEvent, NftNotice, decode_events};
 pub use expr::{CmpOp, CtKey, DynsetOp, Expr, FibAddress, MetaKey, PayloadBase, Reg, Verdict};
 pub use expr_text::expressions_text;
 pub use flow_trace::{Flow, FlowTrace};
-pub use listener::{Accounting, Arrivals, ForeignChanges, Listener, Progress};
+pub use listener::{Accounting, Arrivals, ForeignChanges, NftListener, ReadProgress};
 pub use monitor::Monitor;
 pub use object::{BaseChain, BaseHook, Chain, ChainKind, Hook, Rule, Set, SetData, SetFlags, Table, TableFamily};
 pub use octets::Octets;
-pub use socket::Socket;
+pub use socket::NftSocket;
 pub use trace_event::{Headers, TraceEvent, TraceKind, decode_traces};
 
 /// Data types of keys and values. The kernel only stores them; the `nft` tool formats values by them.

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use super::{Notice, decode_events, wire};
+use super::{NftNotice, decode_events, wire};
 use crate::netlink::{Notifications, Overrun};
 
 /// Receive buffer of the monitor in bytes. Each of the kernel's datagrams counts with its overhead.
@@ -75,7 +75,7 @@ impl Monitor {
     ///
     /// # Errors
     /// The system's error, except for an overrun.
-    pub fn read(&mut self, each: &mut dyn FnMut(Notice)) -> io::Result<Overrun> {
+    pub fn read(&mut self, each: &mut dyn FnMut(NftNotice)) -> io::Result<Overrun> {
         self.notifications.read(&mut |datagram| decode_events(datagram, each))
     }
 }

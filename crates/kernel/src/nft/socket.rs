@@ -9,10 +9,10 @@ use super::consistency::DumpAttempts;
 use super::decode;
 use super::wire::{self, msg};
 use super::{
-    BaseChain, Batch, Chain, CommitFailure, CommitStats, Element, Hook, Octets, Rule, Set, Table, TableFamily,
+    BaseChain, Chain, CommitFailure, CommitStats, Element, Hook, NftBatch, Octets, Rule, Set, Table, TableFamily,
 };
 use crate::errno::ErrorClass;
-use crate::netlink::{Answer, Malformed, MessageError, Objects, Session, Writer, nfnetlink};
+use crate::netlink::{AnswerMessage, AnswerObjects, Malformed, MessageError, MessageWriter, Session, nfnetlink};
 
 /// Receive buffer, for the errors of a batch with many refused messages.
 const RECEIVE_BYTES: usize = 4 << 20;
@@ -24,13 +24,13 @@ const NO_FAMILY: u8 = 0;
 /// A netlink socket for nf_tables of the network namespace in which it was opened. No method waits for anything but the
 /// kernel's own work.
 #[derive(Debug)]
-pub struct Socket {
+pub struct NftSocket {
     session: Session,
 }
 
-// === impl Socket ===
+// === impl NftSocket ===
 
-impl Socket {
+impl NftSocket {
     /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
@@ -41,7 +41,7 @@ impl Socket {
         Ok(Self { session })
     }
 
-    /// The socket's port id, which is [`super::Event::port_id`] of its own changes.
+    /// The socket's port id, which is [`super::NftEvent::port_id`] of its own changes.
     pub fn port_id(&self) -> u32 {
         self.session.port_id()
     }
@@ -50,7 +50,7 @@ impl Socket {
     ///
     /// # Errors
     /// [`CommitFailure`]; no operation of the batch is in force then, except possibly after [`CommitFailure::Lost`].
-    pub fn commit(&mut self, batch: Batch) -> Result<CommitStats, CommitFailure> {
+    pub fn commit(&mut self, batch: NftBatch) -> Result<CommitStats, CommitFailure> {
         if batch.is_empty() {
             return Ok(CommitStats::default());
         }
@@ -58,7 +58,7 @@ impl Socket {
         let batch = batch.close().map_err(|error| CommitFailure::Messages(vec![error]))?;
         let mut refusals = Vec::new();
         let answered = self.session.transact::<io::Error>(&batch.bytes, 1..=batch.last, &mut |answer| {
-            if let Answer::Refused(refusal) = answer {
+            if let AnswerMessage::Refused(refusal) = answer {
                 refusals.push(refusal);
             }
             Ok(())
@@ -256,16 +256,16 @@ impl Socket {
     }
 
     /// Dumps objects until the dump is consistent, see [`DumpAttempts`].
-    fn dump(&mut self, message: u8, family: u8, fill: &dyn Fn(&mut Writer)) -> io::Result<Objects> {
+    fn dump(&mut self, message: u8, family: u8, fill: &dyn Fn(&mut MessageWriter)) -> io::Result<AnswerObjects> {
         let mut attempts = DumpAttempts::default();
-        let fill = |writer: &mut Writer| {
+        let fill = |writer: &mut MessageWriter| {
             nfnetlink::header(writer, family);
             fill(writer);
         };
         self.session.dump(wire::kind(message), DUMP_ATTEMPTS, &fill, &mut |objects| attempts.is_consistent(objects))
     }
 
-    fn query(&mut self, message: u8, family: u8, fill: &dyn Fn(&mut Writer)) -> io::Result<Objects> {
+    fn query(&mut self, message: u8, family: u8, fill: &dyn Fn(&mut MessageWriter)) -> io::Result<AnswerObjects> {
         self.session.request(wire::kind(message), 0, |writer| {
             nfnetlink::header(writer, family);
             fill(writer);
@@ -274,7 +274,7 @@ impl Socket {
 }
 
 /// The objects of an answer that have this message type.
-fn of(objects: &Objects, message: u8) -> impl Iterator<Item = &[u8]> {
+fn of(objects: &AnswerObjects, message: u8) -> impl Iterator<Item = &[u8]> {
     objects.of(wire::kind(message))
 }
 

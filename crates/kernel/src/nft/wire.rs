@@ -1,6 +1,6 @@
 //! Numbers of `linux/netfilter/nf_tables.h` and `nfnetlink.h`.
 
-use crate::netlink::{MessageMark, Writer, nfnetlink};
+use crate::netlink::{MessageMark, MessageWriter, nfnetlink};
 
 /// `NFNL_SUBSYS_NFTABLES`, the high byte of a message type
 const SUBSYSTEM: u8 = 10;
@@ -166,14 +166,14 @@ pub(super) const fn message_of(kind: u16) -> Option<u8> {
 }
 
 /// Begins an nf_tables message of a batch.
-pub(super) fn begin(writer: &mut Writer, message: u8, family: u8, flags: u16, sequence: u32) -> MessageMark {
+pub(super) fn begin(writer: &mut MessageWriter, message: u8, family: u8, flags: u16, sequence: u32) -> MessageMark {
     let mark = writer.message(kind(message), flags, sequence);
     nfnetlink::header(writer, family);
     mark
 }
 
 /// Begins the message that opens or closes a batch.
-pub(super) fn begin_batch(writer: &mut Writer, kind: u16, sequence: u32) -> MessageMark {
+pub(super) fn begin_batch(writer: &mut MessageWriter, kind: u16, sequence: u32) -> MessageMark {
     let mark = writer.message(kind, crate::netlink::flag::REQUEST, sequence);
     let [high, low] = u16::from(SUBSYSTEM).to_be_bytes();
     writer.raw(&[0, 0, high, low]);

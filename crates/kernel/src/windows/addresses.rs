@@ -17,7 +17,7 @@ use windows_sys::Win32::NetworkManagement::Ndis::NET_LUID_LH;
 use windows_sys::Win32::Networking::WinSock::{AF_INET, AF_INET6, AF_UNSPEC, IpDadStatePreferred, SOCKADDR_INET};
 use windows_sys::Win32::System::LibraryLoader::{GetProcAddress, LOAD_LIBRARY_SEARCH_SYSTEM32, LoadLibraryExW};
 
-use crate::interface::{Change, InterfaceAddresses, LocalAddress};
+use crate::interface::{AddressEffect, InterfaceAddresses, LocalAddress};
 
 /// The most characters of an interface's alias (`NDIS_IF_MAX_STRING_SIZE`), and the terminating zero.
 const ALIAS_CHARACTERS: usize = 257;
@@ -41,7 +41,7 @@ type RowInitializer = unsafe extern "system" fn(*mut MIB_UNICASTIPADDRESS_ROW);
 
 impl InterfaceAddresses for IpHelper {
     #[expect(unsafe_code, reason = "the functions of the IP Helper API take pointers")]
-    fn add(&mut self, interface: &str, address: IpAddr) -> io::Result<Change> {
+    fn add(&mut self, interface: &str, address: IpAddr) -> io::Result<AddressEffect> {
         let luid = Luid::of(interface)?;
         let (create, initialize) =
             (function(c"CreateUnicastIpAddressEntry")?, function(c"InitializeUnicastIpAddressEntry")?);
@@ -60,14 +60,14 @@ impl InterfaceAddresses for IpHelper {
         row.DadState = IpDadStatePreferred;
         // SAFETY: the function reads one initialised row, which is alive.
         match unsafe { create(&raw const row) } {
-            NO_ERROR => Ok(Change::Made),
-            ERROR_OBJECT_ALREADY_EXISTS => Ok(Change::None),
+            NO_ERROR => Ok(AddressEffect::Made),
+            ERROR_OBJECT_ALREADY_EXISTS => Ok(AddressEffect::None),
             error => Err(of_code(error)),
         }
     }
 
     #[expect(unsafe_code, reason = "the functions of the IP Helper API take pointers")]
-    fn remove(&mut self, interface: &str, address: IpAddr) -> io::Result<Change> {
+    fn remove(&mut self, interface: &str, address: IpAddr) -> io::Result<AddressEffect> {
         let luid = Luid::of(interface)?;
         let delete = function(c"DeleteUnicastIpAddressEntry")?;
         // SAFETY: this is the function of this name, whose signature the type states (netioapi.h).
@@ -76,8 +76,8 @@ impl InterfaceAddresses for IpHelper {
         identify(&mut row, luid, address);
         // SAFETY: the function reads one row, which is alive.
         match unsafe { delete(&raw const row) } {
-            NO_ERROR => Ok(Change::Made),
-            ERROR_NOT_FOUND => Ok(Change::None),
+            NO_ERROR => Ok(AddressEffect::Made),
+            ERROR_NOT_FOUND => Ok(AddressEffect::None),
             error => Err(of_code(error)),
         }
     }
@@ -260,12 +260,12 @@ mod tests {
         let listed = || IpHelper.list(&interface).unwrap().into_iter().find(|local| local.address == address);
         match IpHelper.add(&interface, address) {
             Ok(change) => {
-                assert_eq!(change, Change::Made);
+                assert_eq!(change, AddressEffect::Made);
                 assert_eq!(listed(), Some(LocalAddress { address, never_source: true }));
-                assert_eq!(IpHelper.add(&interface, address).unwrap(), Change::None);
-                assert_eq!(IpHelper.remove(&interface, address).unwrap(), Change::Made);
+                assert_eq!(IpHelper.add(&interface, address).unwrap(), AddressEffect::None);
+                assert_eq!(IpHelper.remove(&interface, address).unwrap(), AddressEffect::Made);
                 assert_eq!(listed(), None);
-                assert_eq!(IpHelper.remove(&interface, address).unwrap(), Change::None);
+                assert_eq!(IpHelper.remove(&interface, address).unwrap(), AddressEffect::None);
             }
             Err(error) => {
                 assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");

@@ -12,7 +12,7 @@ const EPOCH: Duration = Duration::from_secs(11_644_473_600);
 
 /// Memory of this process.
 #[derive(Clone, Copy, Debug)]
-pub struct Memory {
+pub struct ProcessMemory {
     /// in use and present
     pub resident_bytes: u64,
     /// reserved for it in memory or in the page file
@@ -45,7 +45,7 @@ pub fn handles() -> io::Result<u32> {
 /// # Errors
 /// The system's error.
 #[expect(unsafe_code, reason = "writes the counters by a pointer")]
-pub fn memory() -> io::Result<Memory> {
+pub fn memory() -> io::Result<ProcessMemory> {
     const SIZE: u32 = size_of::<PROCESS_MEMORY_COUNTERS>() as u32;
     let mut counters = PROCESS_MEMORY_COUNTERS { cb: SIZE, ..PROCESS_MEMORY_COUNTERS::default() };
     // SAFETY: as above; the structure has the size that is passed.
@@ -54,7 +54,7 @@ pub fn memory() -> io::Result<Memory> {
         return Err(io::Error::last_os_error());
     }
     let PROCESS_MEMORY_COUNTERS { WorkingSetSize: resident, PagefileUsage: committed, .. } = counters;
-    Ok(Memory { resident_bytes: resident as u64, committed_bytes: committed as u64 })
+    Ok(ProcessMemory { resident_bytes: resident as u64, committed_bytes: committed as u64 })
 }
 
 /// The times of this process.

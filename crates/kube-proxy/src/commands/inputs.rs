@@ -38,13 +38,13 @@ pub(super) fn origin(configured: &Configured) -> anyhow::Result<Origin> {
     let connection = &configured.config.client_connection;
     let access = Access::load(&connection.kubeconfig, configured.master.as_deref())?;
     let program = std::env::args().next().unwrap_or_default();
-    let options = client::Options {
+    let options = client::ClientOptions {
         content_type: connection.content_type.clone(),
         accept_content_types: connection.accept_content_types.clone(),
         qps: connection.qps,
         burst: connection.burst,
         user_agent: client::user_agent(&program, version::UPSTREAM, &version::platform()),
-        timing: client::Timing::default(),
+        timing: client::TimeLimits::default(),
     };
     let streaming_lists = configured.config.has_feature("WatchListClient");
     Ok(Origin::Cluster { access: Box::new(access), options: Box::new(options), streaming_lists })

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::clock::processor_time;
-use ferry_kernel::conntrack::{DELETIONS_PER_SEND, Entry, Error, Socket};
+use ferry_kernel::conntrack::{ConntrackError, ConntrackSocket, DELETIONS_PER_SEND, Entry};
 use ferry_kernel::memory;
 use ferry_model::PerFamily;
 
@@ -39,7 +39,7 @@ pub(super) struct Cleaner {
     pace: Pace,
     /// from one pass to the next: when a socket of netfilter is closed, the kernel keeps the lock of all commits of nf_tables
     /// until what the last one has removed is freed, which takes a grace period of RCU. After a failure it is opened anew
-    socket: Option<Socket>,
+    socket: Option<ConntrackSocket>,
     /// flows that a first check has left
     unanswered: PerFamily<Unanswered>,
     /// the error logged last, by family
@@ -50,7 +50,7 @@ pub(super) struct Cleaner {
 #[derive(Debug, thiserror::Error)]
 enum PassError {
     #[error("connection tracking: {0}")]
-    Table(#[from] Error),
+    Table(#[from] ConntrackError),
     #[error("listing local addresses: {0}")]
     Addresses(#[source] io::Error),
     #[error("flows without an answer: {0}")]
@@ -79,7 +79,7 @@ struct CleanerPass<'a> {
 
 impl PassError {
     fn is_hopeless(&self) -> bool {
-        matches!(self, Self::Table(Error::Unusable(_)))
+        matches!(self, Self::Table(ConntrackError::Unusable(_)))
     }
 }
 
@@ -176,24 +176,25 @@ impl Cleaner {
         work: impl FnOnce(&mut CleanerPass<'_>) -> Result<(), PassError>,
     ) -> Result<usize, PassError> {
         let (work_before, frontends, mut deleted) = (processor_time(), rules.right.len(), 0);
-        let result = self.socket.take().map_or_else(Socket::open, Ok).map_err(PassError::from).and_then(|mut table| {
-            let mut pass = CleanerPass {
-                reports: &self.reports,
-                family,
-                rules,
-                replies: self.replies.clone(),
-                local: Vec::new(),
-                own_devices: &self.own_devices,
-                table: &mut table,
-                unanswered: self.unanswered.of_mut(family),
-                deleted: &mut deleted,
-            };
-            let result = work(&mut pass);
-            if !matches!(result, Err(PassError::Table(_) | PassError::Unanswered(_))) {
-                self.socket = Some(table);
-            }
-            result
-        });
+        let result =
+            self.socket.take().map_or_else(ConntrackSocket::open, Ok).map_err(PassError::from).and_then(|mut table| {
+                let mut pass = CleanerPass {
+                    reports: &self.reports,
+                    family,
+                    rules,
+                    replies: self.replies.clone(),
+                    local: Vec::new(),
+                    own_devices: &self.own_devices,
+                    table: &mut table,
+                    unanswered: self.unanswered.of_mut(family),
+                    deleted: &mut deleted,
+                };
+                let result = work(&mut pass);
+                if !matches!(result, Err(PassError::Table(_) | PassError::Unanswered(_))) {
+                    self.socket = Some(table);
+                }
+                result
+            });
         let worked = processor_time().saturating_sub(work_before);
         self.pace.spend(Instant::now(), worked);
         self.metrics.conntrack_deleted.with_label_values(&[&family.to_string()]).inc_by(deleted as u64);

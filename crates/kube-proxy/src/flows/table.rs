@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use ferry_kernel::conntrack::{Deletion, Entry, Error, Filter, Socket};
+use ferry_kernel::conntrack::{ConntrackError, ConntrackSocket, Deletion, Entry, Filter};
 use ferry_kernel::{link, sysctl};
 
 /// The conntrack table, and this machine's addresses.
@@ -11,18 +11,18 @@ pub(super) trait ConntrackTable {
     /// The node's addresses, without those of loopback and of these devices.
     fn local_addresses(&mut self, own_devices: &[&str]) -> io::Result<Vec<IpAddr>>;
     /// Lists all entries that match.
-    fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), Error>;
+    fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), ConntrackError>;
     /// Deletes exactly these entries.
     fn delete(&mut self, entries: &[Entry]) -> Deletion;
     /// The timeout that a packet sets for a UDP flow without an answer, in seconds.
     fn unanswered_timeout(&mut self) -> io::Result<u32>;
     /// The seconds until each of these entries ends unless a packet comes; without those that have ended.
-    fn timeouts(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry, u32)) -> Result<(), Error>;
+    fn timeouts(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry, u32)) -> Result<(), ConntrackError>;
     /// Sets these seconds, until the next packet.
-    fn set_timeouts(&mut self, entries: &[(Entry, u32)]) -> Result<(), Error>;
+    fn set_timeouts(&mut self, entries: &[(Entry, u32)]) -> Result<(), ConntrackError>;
 }
 
-impl ConntrackTable for Socket {
+impl ConntrackTable for ConntrackSocket {
     fn local_addresses(&mut self, own_devices: &[&str]) -> io::Result<Vec<IpAddr>> {
         Ok(link::addresses(own_devices)?
             .into_iter()
@@ -31,7 +31,7 @@ impl ConntrackTable for Socket {
             .collect())
     }
 
-    fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
+    fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), ConntrackError> {
         if Self::dump_few(self, filter, each)? { Ok(()) } else { Self::dump(self, filter, each) }
     }
 
@@ -44,11 +44,11 @@ impl ConntrackTable for Socket {
         seconds.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("a timeout of {seconds:?} s")))
     }
 
-    fn timeouts(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry, u32)) -> Result<(), Error> {
+    fn timeouts(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry, u32)) -> Result<(), ConntrackError> {
         Self::timeouts(self, entries, each)
     }
 
-    fn set_timeouts(&mut self, entries: &[(Entry, u32)]) -> Result<(), Error> {
+    fn set_timeouts(&mut self, entries: &[(Entry, u32)]) -> Result<(), ConntrackError> {
         Self::set_timeouts(self, entries)
     }
 }

@@ -9,7 +9,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use ferry_kernel::conntrack::{Entry, Error};
+use ferry_kernel::conntrack::{ConntrackError, Entry};
 
 use super::table::ConntrackTable;
 
@@ -49,7 +49,7 @@ pub(super) struct UnansweredFlow {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WatchError {
     #[error("connection tracking: {0}")]
-    Table(#[from] Error),
+    Table(#[from] ConntrackError),
     #[error("reading net.netfilter.nf_conntrack_udp_timeout: {0}")]
     Timeout(#[from] io::Error),
 }

@@ -16,7 +16,7 @@ use anyhow::Context as _;
 use ferry_api::config::MODE_NFTABLES;
 use ferry_api::object::Family;
 use ferry_kernel::clock::processor_time;
-use ferry_kernel::forward::{ForwardChain, ForwardChains, Place, Traffic};
+use ferry_kernel::forward::{ChainPlace, ForwardChain, ForwardChains, Traffic};
 use ferry_plane::Served;
 
 use super::{Opening, RetireError, Retirement, RuleDomain};
@@ -67,7 +67,7 @@ struct ForwardFindings {
     /// name in the log
     of: &'static str,
     /// the chains that lose packets, with texts for operators
-    problems: Vec<(Place, String)>,
+    problems: Vec<(ChainPlace, String)>,
     /// not before
     due: Instant,
     /// when the pauses of all readings so far will have passed
@@ -97,7 +97,7 @@ fn retire(family: Family, _: Retirement<'_>, _: &mut Vec<Served>) -> Result<usiz
 }
 
 /// The text for operators.
-fn describe(place: &Place, traffic: Traffic, outcome: &str) -> String {
+fn describe(place: &ChainPlace, traffic: Traffic, outcome: &str) -> String {
     let lost = match traffic {
         Traffic::Established => "established connections, and so replies of pods are lost",
         Traffic::Translated => "connections of Services, and so they are lost on their way to pods",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, anyhow};
 use ferry_api::config::MODE_IPTABLES;
 use ferry_api::object::Family;
-use ferry_kernel::iptables::{Backend, Failure, Table, Tool};
+use ferry_kernel::iptables::{Backend, Table, Tool, ToolFailure};
 use ferry_kernel::{nfacct, sysctl};
 use ferry_model::{NodePortSelection, Profile, Settings};
 use ferry_plane::{CommitError, Delta, Inspector, Kernel as _, Served, SyncEngine, Unit};
@@ -143,7 +143,7 @@ fn retire_nft(family: Family, _: Retirement<'_>, served: &mut Vec<Served>) -> Re
         return Ok(0);
     }
     match find(family, Backend::Nft) {
-        Err(Failure::Missing { .. } | Failure::TooOld { .. }) => retire_without_tool(family),
+        Err(ToolFailure::Missing { .. } | ToolFailure::TooOld { .. }) => retire_without_tool(family),
         Ok(_) if is_of_ipvs(family)? => retire_without_tool(family),
         Err(error) => Err(failed(error, "kube-proxy chains exist, and the tool that removes them can't be used")),
         Ok(tool) => retire(tool, served),
@@ -224,7 +224,7 @@ impl EngineOptions {
     }
 }
 
-fn find(family: Family, backend: Backend) -> Result<Tool, Failure> {
+fn find(family: Family, backend: Backend) -> Result<Tool, ToolFailure> {
     let tool = Tool::find(family, Some(backend))?;
     tracing::debug!(%family, variant = %tool.backend(), version = %tool.version(), "Found iptables");
     Ok(tool)
@@ -233,7 +233,7 @@ fn find(family: Family, backend: Backend) -> Result<Tool, Failure> {
 /// True if the kernel has no such table. A table that can't be checked for a temporary reason counts as present.
 fn lacks(tool: &Tool, table: Table) -> bool {
     match tool.try_table(table) {
-        Err(error @ Failure::NoTable { .. }) => {
+        Err(error @ ToolFailure::NoTable { .. }) => {
             tracing::warn!(%table, err = %error, "Kernel lacks this table, skipping its canary chain");
             true
         }

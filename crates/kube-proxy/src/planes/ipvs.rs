@@ -14,7 +14,7 @@ use ferry_model::{Profile, Scheduler};
 use ferry_plane::{CommitError, Inspector, Served, SyncEngine};
 use ferry_plane_ipvs::retire::{self, Left};
 use ferry_plane_ipvs::{
-    ForwardingReports, Ipvs, Options, Pings, SchedulerReports, ServerOptions, Shared, names, render,
+    ForwardingReports, Ipvs, IpvsOptions, Pings, SchedulerReports, ServerOptions, Shared, names, render,
 };
 
 use super::forward;
@@ -119,7 +119,7 @@ fn configured_scheduler(config: &KubeProxyConfiguration) -> anyhow::Result<Sched
     name.parse().with_context(|| format!("ipvs.scheduler {name:?} is unknown: use one of {}", known()))
 }
 
-fn options(opening: &Opening<'_>, scheduler: Scheduler, family: Family) -> Options {
+fn options(opening: &Opening<'_>, scheduler: Scheduler, family: Family) -> IpvsOptions {
     let (ipvs, ferry) = (&opening.config.ipvs, &opening.config.ferry);
     let inputs = opening.inputs.clone();
     let report = move |missing| {
@@ -139,7 +139,7 @@ fn options(opening: &Opening<'_>, scheduler: Scheduler, family: Family) -> Optio
         udp_seconds: seconds(ipvs.udp_timeout),
     };
     let any_timeout = [timeouts.tcp_seconds, timeouts.tcp_fin_seconds, timeouts.udp_seconds].iter().any(|s| *s > 0);
-    Options {
+    IpvsOptions {
         servers: ServerOptions {
             scheduler,
             excluded: excluded(opening.config),

@@ -109,8 +109,8 @@ fn grow_table(entries: u64) -> io::Result<()> {
 fn load() -> io::Result<()> {
     let nothing =
         conntrack::Filter { family: Family::V4, protocol: 0, destination: None, port: None, unanswered: false };
-    let dump = |mut table: conntrack::Socket| table.dump(&nothing, &mut |_| {}).map(drop);
-    conntrack::Socket::open().and_then(dump).map_err(io::Error::other)
+    let dump = |mut table: conntrack::ConntrackSocket| table.dump(&nothing, &mut |_| {}).map(drop);
+    conntrack::ConntrackSocket::open().and_then(dump).map_err(io::Error::other)
 }
 
 fn failure(name: &str, error: &io::Error) -> String {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use ferry_api::config::{Conntrack, MODE_IPTABLES, MODE_IPVS, MODE_NFTABLES, MODE_USERSPACE, MODE_WINUSERSPACE};
 use ferry_api::object::Family;
-use ferry_kernel::interface::{OwnedAddresses, Record};
+use ferry_kernel::interface::{AddressRecord, OwnedAddresses};
 use ferry_kernel::windows::{addresses, machine};
 use ferry_model::Packet;
 use ferry_plane::RuleTexts;
@@ -138,7 +138,7 @@ pub fn interface_of_services(configured: &str) -> anyhow::Result<String> {
 pub fn service_addresses(interface: &str, family: Family) -> anyhow::Result<OwnedAddresses<ServiceInterfaces>> {
     let folder = std::env::var_os("ProgramData").map_or_else(std::env::temp_dir, PathBuf::from).join("kube-proxy");
     std::fs::create_dir_all(&folder).with_context(|| format!("making the folder {}", folder.display()))?;
-    let record = Record::new(folder.join(format!("addresses-{}", family.to_string().to_lowercase())));
+    let record = AddressRecord::new(folder.join(format!("addresses-{}", family.to_string().to_lowercase())));
     Ok(OwnedAddresses::open(ServiceInterfaces, interface, record)?)
 }
 

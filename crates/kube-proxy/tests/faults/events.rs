@@ -174,7 +174,7 @@ fn a_server_that_is_away_gets_them_later() {
 
 fn a_server_that_says_nothing_holds_up_nobody() {
     let mut cluster = Cluster::new();
-    let client = ferry_client::Timing {
+    let client = ferry_client::TimeLimits {
         connect: Duration::from_millis(200),
         headers: Duration::from_millis(200),
         ..Default::default()

@@ -73,7 +73,8 @@ fn a_server_that_is_leaving_again_and_again_loses_nothing() {
 /// No watch runs into its silence timeout meanwhile: that takes minutes.
 #[test]
 fn a_connection_that_falls_silent_is_noticed_by_its_pings() {
-    let client = client::Timing { ping: Duration::from_millis(150), pong: Duration::from_secs(1), ..quick_client() };
+    let client =
+        client::TimeLimits { ping: Duration::from_millis(150), pong: Duration::from_secs(1), ..quick_client() };
     let mut cluster = Cluster::new();
     let mut follower = cluster.follow_by(How { client, ..How::default() });
     follower.until_equal(&cluster);
@@ -114,7 +115,8 @@ fn a_server_that_allows_few_streams_serves_all_kinds() {
 /// A list that waits for the core blocks neither PINGs nor, in the end, other kinds.
 #[test]
 fn a_slow_core_keeps_its_connection() {
-    let client = client::Timing { ping: Duration::from_millis(100), pong: Duration::from_secs(5), ..quick_client() };
+    let client =
+        client::TimeLimits { ping: Duration::from_millis(100), pong: Duration::from_secs(5), ..quick_client() };
     let mut cluster = Cluster::new();
     for number in 0..2000 {
         cluster.padded_slice(&format!("s{number}"), 2000);

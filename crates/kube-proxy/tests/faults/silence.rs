@@ -14,7 +14,7 @@ const SILENCE: Duration = Duration::from_millis(400);
 fn impatient() -> How {
     How {
         timing: SourceTiming { silence: SILENCE, list_silence: SILENCE, ..quick() },
-        client: client::Timing { connect: SILENCE, headers: SILENCE, ..quick_client() },
+        client: client::TimeLimits { connect: SILENCE, headers: SILENCE, ..quick_client() },
         ..How::default()
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct Cluster {
 /// Settings of a follower.
 pub(crate) struct How {
     pub(crate) timing: SourceTiming,
-    pub(crate) client: client::Timing,
+    pub(crate) client: client::TimeLimits,
     pub(crate) content_type: &'static str,
     pub(crate) events: events::EventTiming,
 }
@@ -111,12 +111,12 @@ pub(crate) fn quick() -> SourceTiming {
 }
 
 /// The same for connections.
-pub(crate) fn quick_client() -> client::Timing {
-    client::Timing {
+pub(crate) fn quick_client() -> client::TimeLimits {
+    client::TimeLimits {
         probe: Duration::from_millis(20),
         backoff: Duration::from_millis(2),
         backoff_limit: Duration::from_millis(20),
-        ..client::Timing::default()
+        ..client::TimeLimits::default()
     }
 }
 
@@ -332,7 +332,7 @@ impl Cluster {
         fs::write(&file, kubeconfig).expect("writing a kubeconfig");
         let access = Access::load(&file.display().to_string(), None).expect("a sound kubeconfig");
         let server = access.server().to_owned();
-        let options = client::Options {
+        let options = client::ClientOptions {
             content_type: how.content_type.to_owned(),
             accept_content_types: String::new(),
             qps: -1.0,

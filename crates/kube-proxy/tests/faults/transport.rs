@@ -41,7 +41,7 @@ fn a_refused_certificate_is_said_and_tried_for_ever() {
 fn a_server_that_returns_is_found_soon() {
     let mut cluster = Cluster::new();
     // production times
-    let times = How { timing: SourceTiming::default(), client: client::Timing::default(), ..How::default() };
+    let times = How { timing: SourceTiming::default(), client: client::TimeLimits::default(), ..How::default() };
     let mut follower = cluster.follow_by(times);
     follower.until_equal(&cluster);
     let effects = follower.effects;
@@ -139,7 +139,7 @@ fn no_fault_is_a_busy_loop_and_every_one_passes() {
 /// One request per second in total, of all kinds and the writer of Events.
 fn a_server_that_is_not_there_is_asked_once_a_second() {
     let mut cluster = Cluster::new();
-    let times = How { timing: SourceTiming::default(), client: client::Timing::default(), ..How::default() };
+    let times = How { timing: SourceTiming::default(), client: client::TimeLimits::default(), ..How::default() };
     let mut follower = cluster.follow_by(times);
     follower.until_equal(&cluster);
     cluster.server.stop();

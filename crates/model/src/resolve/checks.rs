@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ferry_api::object::{DEFAULT_AFFINITY_SECONDS, MAX_AFFINITY_SECONDS, OddField, OddValue, Parsed, Service};
 
-use crate::diagnostic::{Cause, Field, Findings};
+use crate::diagnostic::{Cause, FieldPath, Findings};
 use crate::sources::unreadable;
 use crate::special::special;
 
@@ -34,7 +34,7 @@ pub(super) fn check_odd(odd: &OddValue, findings: &mut Findings<'_>) {
         }
     };
     let cause = if odd.field == OddField::LongTimeout { Cause::Excess } else { Cause::Object };
-    findings.add(Field::plain(field), cause, &message);
+    findings.add(FieldPath::plain(field), cause, &message);
 }
 
 /// Reports problems of fields that both families read, apart from cluster IPs, source ranges and ports.
@@ -48,16 +48,16 @@ pub(super) fn check_addresses(service: &Service, findings: &mut Findings<'_>) {
         Err(text) => findings.add(field, Cause::Object, &format_args!("{text:?} is no address: not served")),
     };
     for (index, address) in service.external_ips.iter().enumerate() {
-        check(Field::at("spec.externalIPs", index, ""), address);
+        check(FieldPath::at("spec.externalIPs", index, ""), address);
     }
     for (index, ingress) in service.ingress.iter().enumerate() {
         if ingress.proxy_mode && ingress.ip.is_ok() {
             continue;
         }
-        check(Field::at("status.loadBalancer.ingress", index, ".ip"), &ingress.ip);
+        check(FieldPath::at("status.loadBalancer.ingress", index, ".ip"), &ingress.ip);
     }
     if service.affinity_seconds == Some(0) {
-        let field = Field::plain("spec.sessionAffinityConfig.clientIP.timeoutSeconds");
+        let field = FieldPath::plain("spec.sessionAffinityConfig.clientIP.timeoutSeconds");
         findings.add(field, Cause::Object, &"a memory of 0 seconds: session affinity is off");
     }
 }
@@ -65,7 +65,7 @@ pub(super) fn check_addresses(service: &Service, findings: &mut Findings<'_>) {
 /// Reports source ranges that admit no source. They matter to load balancer addresses only.
 pub(super) fn check_source_ranges(service: &Service, findings: &mut Findings<'_>) {
     for (index, text) in unreadable(service) {
-        let field = Field::at("spec.loadBalancerSourceRanges", index, "");
+        let field = FieldPath::at("spec.loadBalancerSourceRanges", index, "");
         findings.add(field, Cause::SourceRange, &format_args!("{text:?} is no range: it admits no client"));
     }
 }

@@ -3,13 +3,13 @@ use ferry_api::object::{EndpointSliceBuilder, Hints};
 use super::*;
 use crate::testing::*;
 
-fn table<'a>(slices: &[&'a EndpointSlice], name: &str) -> (Vec<Row<'a>>, Vec<String>) {
+fn table<'a>(slices: &[&'a EndpointSlice], name: &str) -> (Vec<EndpointRow<'a>>, Vec<String>) {
     let (mut rows, mut diagnostics) = (Vec::new(), Vec::new());
     PortIndex::new(slices, Family::V4, &mut diagnostics).endpoints(name, Protocol::Tcp, usize::MAX, &mut rows);
     (rows, diagnostics.iter().map(ToString::to_string).collect())
 }
 
-fn endpoints(rows: &[Row<'_>]) -> Vec<String> {
+fn endpoints(rows: &[EndpointRow<'_>]) -> Vec<String> {
     rows.iter().map(|row| row.endpoint.to_string()).collect()
 }
 

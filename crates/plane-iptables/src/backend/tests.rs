@@ -83,7 +83,7 @@ impl Drop for Folder {
 }
 
 /// The choice in a namespace with what these commands make.
-fn chosen(environment: impl Fn(&Folder) -> Environment + Sync, commands: &[(&str, &str)]) -> Choice {
+fn chosen(environment: impl Fn(&Folder) -> Environment + Sync, commands: &[(&str, &str)]) -> VariantChoice {
     let folder = Folder::new();
     let run = || {
         commands.iter().for_each(|(program, arguments)| folder.run(program, arguments));
@@ -198,14 +198,14 @@ fn without_any_tool_the_names_are_told() {
     let folder = Folder::new();
     let choose = || Namespace::new().unwrap().run(|| choose_in(&folder.own()).unwrap_err()).unwrap();
     let failure = choose();
-    assert!(matches!(failure, Failure::Missing { .. }), "{failure:?}");
+    assert!(matches!(failure, ToolFailure::Missing { .. }), "{failure:?}");
     let said = failure.to_string();
     for name in ["iptables-restore", "iptables-nft-restore", "iptables-legacy-restore", "iptables-save"] {
         assert!(said.contains(name), "{said}");
     }
     // One that is there and cannot be used is worth more.
     folder.old("-legacy", "v1.8.5 (legacy)");
-    assert!(matches!(choose(), Failure::TooOld { .. }));
+    assert!(matches!(choose(), ToolFailure::TooOld { .. }));
 }
 
 #[test]

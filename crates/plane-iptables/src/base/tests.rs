@@ -163,6 +163,6 @@ fn each_jump_has_its_turn() {
     for (index, jump) in JUMPS.iter().enumerate() {
         assert_eq!(jump_position(&jump.key()), Some(index));
     }
-    let other = OwnedRulesKey { owner: Owner::Guard, ..JUMPS[0].key() };
+    let other = OwnedRulesKey { owner: RuleOwner::Guard, ..JUMPS[0].key() };
     assert_eq!(jump_position(&other), None);
 }

@@ -2,19 +2,19 @@ use std::net::IpAddr;
 
 use ferry_api::object::Family;
 use ferry_api::object::Protocol as Of;
-use ferry_kernel::iptables::{AddressMatch, Backend, Match, Protocol};
+use ferry_kernel::iptables::{AddressMatch, Backend, Match, PortProtocol};
 use ferry_plane::{Batch, Object};
 
 use super::*;
 use crate::base;
-use crate::mirror::{Lines, Mirror};
+use crate::mirror::{Mirror, PrintedRules};
 use crate::names;
 use crate::object::OwnedRulesKey;
 
 const V4: Family = Family::V4;
 
-fn name(text: &str) -> ChainName {
-    ChainName::new(text).unwrap()
+fn name(text: &str) -> IptablesChainName {
+    IptablesChainName::new(text).unwrap()
 }
 
 fn id(table: Table, text: &str) -> ChainId {
@@ -35,22 +35,22 @@ fn vip(place: ChainId, last: u8, port: u16, target: Target) -> IptObject {
     let address = IpAddr::from([10, 96, 0, last]);
     let rule = Rule {
         destination: AddressMatch::only(address.into()),
-        protocol: Some(Protocol::Tcp),
+        protocol: Some(PortProtocol::Tcp),
         matches: [Match::Port(Some(port))].into(),
         target,
         ..Rule::default()
     };
-    IptObject::OwnedRules(OwnedRulesKey { chain: place, owner: Owner::Vip(address, port, Of::Tcp) }, [rule].into())
+    IptObject::OwnedRules(OwnedRulesKey { chain: place, owner: RuleOwner::Vip(address, port, Of::Tcp) }, [rule].into())
 }
 
 fn node_ports() -> IptObject {
     let rule = Rule { target: Target::Jump(names::NODE_PORTS), ..Rule::default() };
-    IptObject::OwnedRules(OwnedRulesKey { chain: services(), owner: Owner::NodePorts(None) }, [rule].into())
+    IptObject::OwnedRules(OwnedRulesKey { chain: services(), owner: RuleOwner::NodePorts(None) }, [rule].into())
 }
 
-fn jump(from: ChainId, to: ChainName) -> IptObject {
+fn jump(from: ChainId, to: IptablesChainName) -> IptObject {
     let rule = Rule { target: Target::Jump(to), ..Rule::default() };
-    IptObject::OwnedRules(OwnedRulesKey { chain: from, owner: Owner::Jump(to) }, [rule].into())
+    IptObject::OwnedRules(OwnedRulesKey { chain: from, owner: RuleOwner::Jump(to) }, [rule].into())
 }
 
 fn services() -> ChainId {
@@ -81,7 +81,7 @@ fn after(objects: Vec<IptObject>) -> Mirror {
 }
 
 fn text(backend: Backend, batch: &Batch<IptObject>, mirror: &Mirror) -> String {
-    Script::new(&Plan::new(V4, backend, batch, mirror, true), &Progress::default()).text().to_owned()
+    Script::new(&RunPlan::new(V4, backend, batch, mirror, true), &CommitProgress::default()).text().to_owned()
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn what_refuses_comes_before_what_translates_goes_and_goes_after_it_has_come() {
 fn rules_are_deleted_in_a_section_of_their_own_after_all_others() {
     let chains = [1, 2, 3].map(endpoint_chain);
     let [kept, new, old] = chains.map(|chain| chain.name);
-    let target = |chain: ChainName| Target::Jump(chain);
+    let target = |chain: IptablesChainName| Target::Jump(chain);
     let mirror = after(vec![
         IptObject::SharedChain(services()),
         node_ports(),
@@ -286,8 +286,8 @@ fn a_long_chain_is_edited_by_position() {
     touched.forget_sequence(new.key().chain().unwrap());
     let batch = Batch { replace: vec![new], ..Batch::default() };
     assert!(text(Backend::Nft, &batch, &touched).contains(&format!(":{chain} - [0:0]\n")), "others have touched it");
-    let plan = Plan::new(V4, Backend::Nft, &batch, &there, false);
-    assert!(!plan.has_edits() && Plan::new(V4, Backend::Nft, &batch, &there, true).has_edits());
+    let plan = RunPlan::new(V4, Backend::Nft, &batch, &there, false);
+    assert!(!plan.has_edits() && RunPlan::new(V4, Backend::Nft, &batch, &there, true).has_edits());
 }
 
 #[test]
@@ -299,8 +299,8 @@ fn lines_tell_their_operation() {
         vip(services(), 1, 80, Target::Jump(chain.name)),
     ]);
     let mirror = Mirror::default();
-    let plan = Plan::new(V4, Backend::Nft, &batch, &mirror, true);
-    let script = Script::new(&plan, &Progress::default());
+    let plan = RunPlan::new(V4, Backend::Nft, &batch, &mirror, true);
+    let script = Script::new(&plan, &CommitProgress::default());
     for (number, line) in (1..).zip(script.text().lines()) {
         let object = script.operation(number).and_then(|item| plan.object(item));
         let expected = match line {
@@ -444,7 +444,10 @@ fn the_mirror_counts() {
     assert_eq!((sizes(&mirror), mirror.endpoints()), ([(0, 0), (1, 1), (0, 0)], 0));
     let mut read = Mirror::default();
     read.put_shared_chain(services());
-    read.put_owned(OwnedRulesKey { chain: services(), owner: Owner::NodePorts(None) }, Lines::new("a\nb".to_owned()));
+    read.put_owned(
+        OwnedRulesKey { chain: services(), owner: RuleOwner::NodePorts(None) },
+        PrintedRules::new("a\nb".to_owned()),
+    );
     mirror.renew(&[services(), id(Table::Filter, "KUBE-FORWARD")].into(), read);
     assert_eq!(sizes(&mirror), [(0, 0), (0, 0), (1, 2)]);
 }
@@ -455,10 +458,10 @@ fn pieces_together_are_the_whole() {
     all.extend([IptObject::SharedChain(services()), node_ports(), IptObject::SharedChain(refusing())]);
     let (batch, mirror) = (create(all), Mirror::default());
     for backend in [Backend::Nft, Backend::Legacy] {
-        let plan = Plan::new(V4, backend, &batch, &mirror, true);
-        let whole = Script::new(&plan, &Progress::default());
+        let plan = RunPlan::new(V4, backend, &batch, &mirror, true);
+        let whole = Script::new(&plan, &CommitProgress::default());
         let mut pieces = Vec::new();
-        let outline = Script::stream(&plan, &Progress::default(), &mut |piece| {
+        let outline = Script::stream(&plan, &CommitProgress::default(), &mut |piece| {
             pieces.push(piece.to_owned());
             Ok(())
         })
@@ -470,7 +473,7 @@ fn pieces_together_are_the_whole() {
         let lines = (1..).zip(whole.text().lines());
         let commits: Vec<usize> = lines.filter(|(_, line)| *line == "COMMIT").map(|(number, _)| number).collect();
         assert_eq!(commits, outline.commits);
-        let stopped = Script::stream(&plan, &Progress::default(), &mut |_| Err(io::ErrorKind::TimedOut.into()));
+        let stopped = Script::stream(&plan, &CommitProgress::default(), &mut |_| Err(io::ErrorKind::TimedOut.into()));
         assert_eq!(stopped.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }
@@ -489,7 +492,7 @@ fn what_can_not_be_named_goes_with_its_place() {
     let mut mirror = after(others);
     let entry = vip(refusing(), 1, 80, Target::Reject);
     let IptObject::OwnedRules(key, _) = &entry else { panic!() };
-    mirror.put_owned(*key, Lines::new(format!("-d 10.96.0.1/32 {comment}")));
+    mirror.put_owned(*key, PrintedRules::new(format!("-d 10.96.0.1/32 {comment}")));
     let script = text(Backend::Nft, &Batch { replace: vec![entry.clone()], ..Batch::default() }, &mirror);
     let rule =
         "-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable\n";

@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use ferry_kernel::iptables::{Failure, Match, Stdin, Table};
+use ferry_kernel::iptables::{Match, Stdin, Table, ToolFailure};
 use ferry_kernel::nfacct;
 use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Object as _};
 
 use super::IptablesKernel;
-use crate::encode::{Outline, Progress, Script, Whole};
+use crate::encode::{CommitProgress, Outline, Script, Whole};
 use crate::knowledge::Knowledge;
 use crate::mirror::at;
 use crate::object::{ChainId, IptKey, IptObject};
-use crate::plan::Plan;
-use crate::variant::{Change, Restored, line_of};
+use crate::plan::RunPlan;
+use crate::variant::{Restored, TableChange, line_of};
 use crate::verdict::{of_io, of_script};
 use crate::watch::all_entries;
 
@@ -41,7 +41,7 @@ enum Written {
 
 impl Written {
     /// After a run that failed, and committed so many sections before that.
-    fn part(plan: &Plan<'_>, progress: &Progress, sections: usize) -> Self {
+    fn part(plan: &RunPlan<'_>, progress: &CommitProgress, sections: usize) -> Self {
         let items = plan.items_in(sections);
         if items.is_empty() {
             return Self::Nothing;
@@ -86,7 +86,7 @@ impl IptablesKernel {
             self.knowledge = Knowledge::Known(known);
             return Err(CommitError::Drifted { object: format!("{} {}", chain.table, chain.name) }.into());
         }
-        let plan = Plan::new(self.family(), self.tool.backend(), batch, &known.mirror, self.edits);
+        let plan = RunPlan::new(self.family(), self.tool.backend(), batch, &known.mirror, self.edits);
         let edited = plan.has_edits();
         let (mut result, written) = self.write_plan(&plan, known.fresh);
         // A failed edit is drift or a rejected rule: the next attempt, without edits, finds out.
@@ -101,7 +101,7 @@ impl IptablesKernel {
             }
         }
         let foreign_rules = written.in_force(batch).map(|(batch, _)| foreign_rules(batch));
-        let change = foreign_rules.map(|foreign_rules| Change { before, after: &known.mirror, foreign_rules });
+        let change = foreign_rules.map(|foreign_rules| TableChange { before, after: &known.mirror, foreign_rules });
         let accounted = self.variant.account(self.family(), change.as_ref());
         if !matches!(written, Written::Unknown) {
             self.knowledge = Knowledge::Known(known);
@@ -112,8 +112,8 @@ impl IptablesKernel {
     }
 
     /// Writes a plan. Returns its error and, in either case, the part of the batch that is in force.
-    fn write_plan(&mut self, plan: &Plan<'_>, fresh: bool) -> (Result<(), CommitError>, Written) {
-        let (mut progress, mut counted) = (Progress::default(), false);
+    fn write_plan(&mut self, plan: &RunPlan<'_>, fresh: bool) -> (Result<(), CommitError>, Written) {
+        let (mut progress, mut counted) = (CommitProgress::default(), false);
         if plan.parts.is_empty() {
             return (Ok(()), Written::Nothing);
         }
@@ -161,12 +161,12 @@ impl IptablesKernel {
         };
         let done = self.variant.run(lines, &mut restore);
         let (result, outline) = done.unwrap_or_else(|error| {
-            (Err(Failure::Io { tool: "iptables-restore".to_owned(), error }), Outline::default())
+            (Err(ToolFailure::Io { tool: "iptables-restore".to_owned(), error }), Outline::default())
         });
         self.counters.ran(outline.bytes);
         match &result {
             Ok(run) => self.counters.waited(run.lock_wait),
-            Err(Failure::Locked { bound, .. }) => self.counters.waited(*bound),
+            Err(ToolFailure::Locked { bound, .. }) => self.counters.waited(*bound),
             Err(_) => {}
         }
         (result, outline)
@@ -175,25 +175,28 @@ impl IptablesKernel {
 
 /// A run that failed in a section leaves the sections before it in force.
 fn in_force(
-    plan: &Plan<'_>,
-    progress: &Progress,
+    plan: &RunPlan<'_>,
+    progress: &CommitProgress,
     script: &Whole,
-    failure: &Failure,
+    failure: &ToolFailure,
     committed: Option<usize>,
 ) -> Written {
     let committed = match failure {
         // Not run, or nothing read of what it was given.
-        Failure::Missing { .. }
-        | Failure::TooOld { .. }
-        | Failure::NoPermission { .. }
-        | Failure::NoLockFile { .. }
-        | Failure::Locked { .. } => 0,
-        Failure::Refused { .. } | Failure::NoTable { .. } | Failure::Exhausted { .. } => match committed {
+        ToolFailure::Missing { .. }
+        | ToolFailure::TooOld { .. }
+        | ToolFailure::NoPermission { .. }
+        | ToolFailure::NoLockFile { .. }
+        | ToolFailure::Locked { .. } => 0,
+        ToolFailure::Refused { .. } | ToolFailure::NoTable { .. } | ToolFailure::Exhausted { .. } => match committed {
             Some(committed) => committed,
             None if script.outline().sections() == 1 => 0,
             None => return Written::Unknown,
         },
-        Failure::TimedOut { .. } | Failure::Killed { .. } | Failure::UnexpectedOutput { .. } | Failure::Io { .. } => {
+        ToolFailure::TimedOut { .. }
+        | ToolFailure::Killed { .. }
+        | ToolFailure::UnexpectedOutput { .. }
+        | ToolFailure::Io { .. } => {
             return Written::Unknown;
         }
     };
@@ -220,8 +223,8 @@ fn make_counters(batch: &Batch<IptObject>) -> bool {
 }
 
 /// The chains that can't be deleted since foreign rules jump to them.
-fn stuck_at(plan: &Plan<'_>, script: &Whole, failure: &Failure) -> Vec<ChainId> {
-    let Failure::Refused { lines, .. } = failure else { return Vec::new() };
+fn stuck_at(plan: &RunPlan<'_>, script: &Whole, failure: &ToolFailure) -> Vec<ChainId> {
+    let ToolFailure::Refused { lines, .. } = failure else { return Vec::new() };
     let removes = |line: &&usize| script.line(**line).is_some_and(|line| line.starts_with("-X "));
     let items = lines.iter().filter(removes).filter_map(|line| script.operation(*line));
     items.filter_map(|item| plan.chain(item)).collect()

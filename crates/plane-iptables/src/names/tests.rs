@@ -1,7 +1,7 @@
 use super::*;
 
-fn name(text: &str) -> ChainName {
-    ChainName::new(text).unwrap()
+fn name(text: &str) -> IptablesChainName {
+    IptablesChainName::new(text).unwrap()
 }
 
 fn of(namespace: &str, service: &str, port: &str, protocol: Protocol) -> PortNames {

@@ -3,7 +3,7 @@
 use ferry_kernel::iptables::{Backend, Table};
 use ferry_plane::Batch;
 
-use super::{Item, PIECE_CHAINS, Part, Plan, Steps, Task, object};
+use super::{Item, PIECE_CHAINS, RunPlan, RunSection, Steps, Task, object};
 use crate::edits::is_balancing;
 use crate::names;
 use crate::object::{ChainId, IptObject};
@@ -19,21 +19,21 @@ const PIECE_NAMES_PER_ROOT: usize = 17;
 
 const SERVICES: ChainId = ChainId { table: Table::Nat, name: names::SERVICES };
 
-// === impl Plan ===
+// === impl RunPlan ===
 
-impl Plan<'_> {
+impl RunPlan<'_> {
     /// Divides the work into sections. Translations are added after refusals and deleted before them, so that every packet meets
     /// one of the two.
     pub(super) fn divide(&mut self, backend: Backend) {
         let (ahead, behind) = if backend == Backend::Nft { self.pieces() } else { (Vec::new(), Vec::new()) };
         let [mangle, filter, nat] = &self.works;
-        let part = |is: bool, table, steps| is.then_some(Part::Of(table, steps));
+        let part = |is: bool, table, steps| is.then_some(RunSection::Of(table, steps));
         let mut parts = Vec::new();
         parts.extend(part(mangle.adds() || mangle.removes(), Table::Mangle, Steps::Both));
         parts.extend(ahead);
         parts.extend(part(filter.adds(), Table::Filter, Steps::Add));
         if backend == Backend::Nft && nat.adds() && nat.splits() {
-            parts.extend([Part::Of(Table::Nat, Steps::Add), Part::Of(Table::Nat, Steps::Remove)]);
+            parts.extend([RunSection::Of(Table::Nat, Steps::Add), RunSection::Of(Table::Nat, Steps::Remove)]);
         } else {
             parts.extend(part(nat.adds() || nat.removes(), Table::Nat, Steps::Both));
         }
@@ -47,7 +47,7 @@ impl Plan<'_> {
     }
 
     /// Moves the chains of table nat that are written or deleted in sections of their own out of the table's work.
-    fn pieces(&mut self) -> (Vec<Part>, Vec<Part>) {
+    fn pieces(&mut self) -> (Vec<RunSection>, Vec<RunSection>) {
         let (mut ahead, mut behind) = (Vec::new(), Vec::new());
         let (batch, mirror) = (self.batch, self.mirror);
         let is_new = |item: &Item| match object(batch, *item) {
@@ -72,7 +72,7 @@ impl Plan<'_> {
             }
         }
         if nat.gone.len() > PIECE_CHAINS {
-            behind.extend(nat.gone.chunks(PIECE_CHAINS).map(|piece| Part::Behind(piece.to_vec())));
+            behind.extend(nat.gone.chunks(PIECE_CHAINS).map(|piece| RunSection::Behind(piece.to_vec())));
             nat.gone.clear();
         }
         (ahead, behind)
@@ -89,17 +89,17 @@ fn names_of(batch: &Batch<IptObject>, items: &[Item]) -> usize {
 }
 
 /// Sections with at most `room` names, except for a single chain with more.
-fn pieces_by_names(batch: &Batch<IptObject>, items: Vec<Item>, room: usize) -> Vec<Part> {
+fn pieces_by_names(batch: &Batch<IptObject>, items: Vec<Item>, room: usize) -> Vec<RunSection> {
     let (mut pieces, mut piece, mut names) = (Vec::new(), Vec::new(), 0);
     for item in items {
         let more = names_of(batch, &[item]);
         if names + more > room && !piece.is_empty() {
-            pieces.push(Part::Ahead(std::mem::take(&mut piece)));
+            pieces.push(RunSection::Ahead(std::mem::take(&mut piece)));
             names = 0;
         }
         names += more;
         piece.push(item);
     }
-    pieces.extend((!piece.is_empty()).then_some(Part::Ahead(piece)));
+    pieces.extend((!piece.is_empty()).then_some(RunSection::Ahead(piece)));
     pieces
 }

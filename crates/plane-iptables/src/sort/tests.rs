@@ -5,10 +5,10 @@ fn sorted(table: Table, lines: &str) -> (Vec<IptObject>, Mirror) {
     sorter.begin(table);
     for line in lines.lines().map(str::trim) {
         if let Some(name) = line.strip_prefix(':') {
-            sorter.chain(ChainName::new(name).unwrap());
+            sorter.chain(IptablesChainName::new(name).unwrap());
         } else {
             let (name, rule) = line.split_once(' ').unwrap();
-            assert!(sorter.rule(ChainName::new(name).unwrap(), rule), "{line}");
+            assert!(sorter.rule(IptablesChainName::new(name).unwrap(), rule), "{line}");
         }
     }
     sorter.end();
@@ -121,7 +121,7 @@ fn source_ranges_are_the_same_in_any_order() {
 fn a_rule_of_a_chain_that_was_not_named_is_no_listing() {
     let mut sorter = Sorter::new(Family::V4);
     sorter.begin(Table::Nat);
-    let name = |text| ChainName::new(text).unwrap();
+    let name = |text| IptablesChainName::new(text).unwrap();
     assert!(!sorter.rule(name("KUBE-SVC-XPGD46QRK7WJZT7O"), "-j RETURN"));
     sorter.chain(name("KUBE-SVC-XPGD46QRK7WJZT7O"));
     assert!(sorter.rule(name("KUBE-SVC-XPGD46QRK7WJZT7O"), "-j RETURN"));
@@ -131,9 +131,9 @@ fn a_rule_of_a_chain_that_was_not_named_is_no_listing() {
 
 #[test]
 fn a_chain_that_the_tool_cannot_print_differs_or_has_the_rules_that_are_known() {
-    let id = |name: &str| ChainId { table: Table::Nat, name: ChainName::new(name).unwrap() };
+    let id = |name: &str| ChainId { table: Table::Nat, name: IptablesChainName::new(name).unwrap() };
     let (own, shared) = (id("KUBE-SVC-XPGD46QRK7WJZT7O"), id("KUBE-SERVICES"));
-    let key = OwnedRulesKey { chain: shared, owner: Owner::NodePorts(None) };
+    let key = OwnedRulesKey { chain: shared, owner: RuleOwner::NodePorts(None) };
     let rule = Rule { target: Target::Jump(names::NODE_PORTS), ..Rule::default() };
     let mut sorter = Sorter::new(Family::V4);
     sorter.begin(Table::Nat);

@@ -6,9 +6,9 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
-use ferry_kernel::iptables::{Failure, Table, Tool};
+use ferry_kernel::iptables::{Table, Tool, ToolFailure};
 
-use super::{Change, Restored, Variant};
+use super::{Restored, TableChange, Variant};
 use crate::mirror::Mirror;
 use crate::object::{ChainId, IptKey};
 use crate::read;
@@ -62,17 +62,17 @@ impl Variant for Legacy {
         self.watch.read(tables, took);
     }
 
-    fn tables(&self, tool: &Tool, wanted: &[Table]) -> Result<Found, Failure> {
+    fn tables(&self, tool: &Tool, wanted: &[Table]) -> Result<Found, ToolFailure> {
         read::each_table(tool, wanted, |sorter, table| read::save(tool, sorter, table, |each| tool.save(table, each)))
     }
 
     /// Reads whole tables, since the tool fetches them in any case.
-    fn chains(&self, tool: &Tool, wanted: &BTreeSet<ChainId>) -> Result<Found, Failure> {
+    fn chains(&self, tool: &Tool, wanted: &BTreeSet<ChainId>) -> Result<Found, ToolFailure> {
         read::chains_in_tables(wanted, |tables| self.tables(tool, tables))
     }
 
     /// Returns none, since the tool can print every rule.
-    fn lost(&self, _: &Tool, _: &Mirror) -> Result<Vec<IptKey>, Failure> {
+    fn lost(&self, _: &Tool, _: &Mirror) -> Result<Vec<IptKey>, ToolFailure> {
         Ok(Vec::new())
     }
 
@@ -82,7 +82,7 @@ impl Variant for Legacy {
         Ok(restore())
     }
 
-    fn account(&mut self, family: Family, change: Option<&Change<'_>>) -> io::Result<()> {
+    fn account(&mut self, family: Family, change: Option<&TableChange<'_>>) -> io::Result<()> {
         match change {
             Some(change) => self.watch.account(family, change.before, change.after, change.foreign_rules),
             None => self.watch.check(family),

@@ -7,11 +7,12 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
-use ferry_kernel::iptables::{self, ChainName, Failure, Rule, Table, Tool};
+use ferry_kernel::iptables::nft::IptablesChain;
+use ferry_kernel::iptables::{self, IptablesChainName, Rule, Table, Tool, ToolFailure};
 
-use super::{Change, Restored, Variant, line_of};
+use super::{Restored, TableChange, Variant, line_of};
 use crate::base;
-use crate::mirror::{Kind, Mirror, few_chains};
+use crate::mirror::{ChainOwnership, Mirror, few_chains};
 use crate::names::Class;
 use crate::object::{ChainId, IptKey, IptObject, OwnedRulesKey};
 use crate::read;
@@ -79,15 +80,15 @@ impl Variant for Nft {
 
     fn was_read(&mut self, _: &BTreeSet<Table>, _: Duration) {}
 
-    fn tables(&self, tool: &Tool, wanted: &[Table]) -> Result<Found, Failure> {
+    fn tables(&self, tool: &Tool, wanted: &[Table]) -> Result<Found, ToolFailure> {
         match saved(tool, wanted) {
-            Err(Failure::UnexpectedOutput { text, .. }) if text.contains(HIDDEN) => singly(tool, wanted),
-            Err(Failure::TimedOut { .. }) => singly(tool, wanted),
+            Err(ToolFailure::UnexpectedOutput { text, .. }) if text.contains(HIDDEN) => singly(tool, wanted),
+            Err(ToolFailure::TimedOut { .. }) => singly(tool, wanted),
             found => found,
         }
     }
 
-    fn chains(&self, tool: &Tool, wanted: &BTreeSet<ChainId>) -> Result<Found, Failure> {
+    fn chains(&self, tool: &Tool, wanted: &BTreeSet<ChainId>) -> Result<Found, ToolFailure> {
         if wanted.len() > SINGLE_READS {
             return read::chains_in_tables(wanted, |tables| self.tables(tool, tables));
         }
@@ -98,10 +99,10 @@ impl Variant for Nft {
         Ok(sorter.found())
     }
 
-    fn lost(&self, tool: &Tool, mirror: &Mirror) -> Result<Vec<IptKey>, Failure> {
-        let failed = |error| Failure::Io { tool: read::saver(tool), error };
+    fn lost(&self, tool: &Tool, mirror: &Mirror) -> Result<Vec<IptKey>, ToolFailure> {
+        let failed = |error| ToolFailure::Io { tool: read::saver(tool), error };
         let chains = iptables::nft::chains(tool.family()).map_err(failed)?;
-        let there: HashMap<(Table, &str), &iptables::nft::Chain> =
+        let there: HashMap<(Table, &str), &IptablesChain> =
             chains.iter().map(|chain| ((chain.table, chain.name.as_str()), chain)).collect();
         let mut lost = Vec::new();
         for (id, rules) in mirror.chains() {
@@ -129,13 +130,13 @@ impl Variant for Nft {
     }
 
     /// Does nothing, since the generation distinguishes our changes from foreign ones.
-    fn account(&mut self, _: Family, _: Option<&Change<'_>>) -> io::Result<()> {
+    fn account(&mut self, _: Family, _: Option<&TableChange<'_>>) -> io::Result<()> {
         Ok(())
     }
 }
 
 /// Reads tables from the output of iptables-save.
-fn saved(tool: &Tool, wanted: &[Table]) -> Result<Found, Failure> {
+fn saved(tool: &Tool, wanted: &[Table]) -> Result<Found, ToolFailure> {
     read::each_table(tool, wanted, |sorter, table| {
         if table != Table::Nat && sorter.chains_seen() > MANY {
             return few_chains(table).try_for_each(|chain| list(tool, sorter, chain));
@@ -147,12 +148,12 @@ fn saved(tool: &Tool, wanted: &[Table]) -> Result<Found, Failure> {
 /// Reads the chains one by one: for tables that the tool can't print, because it doesn't terminate while others keep writing, or
 /// because one rule, in any chain, was made by another tool than iptables. With many chains, the rules of service chains are not
 /// read: writing them anew takes less time.
-fn singly(tool: &Tool, wanted: &[Table]) -> Result<Found, Failure> {
+fn singly(tool: &Tool, wanted: &[Table]) -> Result<Found, ToolFailure> {
     let chains =
-        iptables::nft::chains(tool.family()).map_err(|error| Failure::Io { tool: read::saver(tool), error })?;
-    let named = |chain: &iptables::nft::Chain| {
-        let id = ChainId { table: chain.table, name: ChainName::new(&chain.name)? };
-        (wanted.contains(&chain.table) && Kind::of(id).is_some()).then_some(id)
+        iptables::nft::chains(tool.family()).map_err(|error| ToolFailure::Io { tool: read::saver(tool), error })?;
+    let named = |chain: &IptablesChain| {
+        let id = ChainId { table: chain.table, name: IptablesChainName::new(&chain.name)? };
+        (wanted.contains(&chain.table) && ChainOwnership::of(id).is_some()).then_some(id)
     };
     let ids: Vec<ChainId> = chains.iter().filter_map(named).collect();
     let unreadable = ids.len() > LISTED;
@@ -168,11 +169,11 @@ fn singly(tool: &Tool, wanted: &[Table]) -> Result<Found, Failure> {
     Ok(Found { unreadable, ..sorter.found() })
 }
 
-fn list(tool: &Tool, sorter: &mut Sorter, chain: ChainId) -> Result<(), Failure> {
+fn list(tool: &Tool, sorter: &mut Sorter, chain: ChainId) -> Result<(), ToolFailure> {
     sorter.begin(chain.table);
     let mut other = None;
     match tool.list(chain.table, chain.name, &mut |line| read::sort(sorter, line, &mut other)) {
-        Err(Failure::Refused { text, .. }) if text.contains(HIDDEN) => {
+        Err(ToolFailure::Refused { text, .. }) if text.contains(HIDDEN) => {
             sorter.hidden(chain.name, entries_of(tool, chain)?);
         }
         listed => drop(listed?),
@@ -183,7 +184,7 @@ fn list(tool: &Tool, sorter: &mut Sorter, chain: ChainId) -> Result<(), Failure>
 
 /// Our rules in a chain that the tool can't print and that others use too. A shared chain of ours counts as empty: it is written
 /// anew.
-fn entries_of(tool: &Tool, chain: ChainId) -> Result<Vec<(OwnedRulesKey, Rule)>, Failure> {
+fn entries_of(tool: &Tool, chain: ChainId) -> Result<Vec<(OwnedRulesKey, Rule)>, ToolFailure> {
     let mut entries = base::JUMPS.iter().map(|jump| (jump.key(), jump.rule())).collect::<Vec<_>>();
     if let IptObject::OwnedRules(key, rules) = base::guard() {
         entries.extend(rules.into_iter().map(|rule| (key, rule)));

@@ -10,12 +10,12 @@ use crate::wrapper::with_wrapper;
 use ferry_api::object::{Family, Protocol};
 use ferry_conformance::good;
 use ferry_conformance::states::{self, everything, pool};
-use ferry_kernel::iptables::{Backend, ChainName, Rule, Table, Target};
+use ferry_kernel::iptables::{Backend, IptablesChainName, Rule, Table, Target};
 use ferry_lab::patience::slowly;
 use ferry_model::{Action, Context, FrontendAddr, FrontendKind, PortState, Profile, Treatment};
 use ferry_plane::engine::Engine;
 use ferry_plane::{Applied, Batch, CommitError, Compile, Delta, Kernel, Object, Outcome, SyncEngine, Unit, UnitId};
-use ferry_plane_iptables::object::{ChainId, ChainRules, OwnedRulesKey, Owner};
+use ferry_plane_iptables::object::{ChainId, ChainRules, OwnedRulesKey, RuleOwner};
 use ferry_plane_iptables::{Counters, IptObject, Iptables, IptablesCommitLock, IptablesEngine, IptablesKernel};
 
 /// A timeout that is not reached.
@@ -360,8 +360,8 @@ impl Compile for Spoilt {
         if !state.name.name().starts_with("bad") {
             return;
         }
-        let in_nat = |name: &str| ChainId { table: Table::Nat, name: ChainName::new(name).unwrap() };
-        let nowhere = ChainName::new("KUBE-SVC-NOWHERENOWHERENO").unwrap();
+        let in_nat = |name: &str| ChainId { table: Table::Nat, name: IptablesChainName::new(name).unwrap() };
+        let nowhere = IptablesChainName::new("KUBE-SVC-NOWHERENOWHERENO").unwrap();
         let (id, own) = (in_nat("KUBE-EXT-BADBADBADBADBADB"), true);
         let (id, own, target) = match self.what {
             Spoiling::Target => (id, own, Target::Reject),
@@ -372,7 +372,7 @@ impl Compile for Spoilt {
         out.push(if own {
             IptObject::Chain(id, ChainRules(rules))
         } else {
-            IptObject::OwnedRules(OwnedRulesKey { chain: id, owner: Owner::NodePort(1, Protocol::Tcp) }, rules)
+            IptObject::OwnedRules(OwnedRulesKey { chain: id, owner: RuleOwner::NodePort(1, Protocol::Tcp) }, rules)
         });
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ferry_api::object::Family;
 use ferry_kernel::iptables::{Backend, Environment, Tool};
 use ferry_kernel::netns::Namespace;
-use ferry_kernel::nft::Socket;
+use ferry_kernel::nft::NftSocket;
 use ferry_plane::{Extent, Kernel, Object, SyncEngine};
 use ferry_plane_iptables::{Counters, Features, IptObject, IptablesCommitLock, IptablesEngine, IptablesKernel, engine};
 
@@ -149,7 +149,7 @@ impl Machine {
 
     /// The generation of nf_tables, which grows with every commit. Legacy tables have none.
     pub(crate) fn moved(&self) -> u32 {
-        Socket::open().unwrap().generation().unwrap()
+        NftSocket::open().unwrap().generation().unwrap()
     }
 }
 

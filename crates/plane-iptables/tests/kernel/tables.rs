@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ferry_conformance::good;
 use ferry_conformance::states::everything;
-use ferry_kernel::iptables::{Failure, Table};
+use ferry_kernel::iptables::{Table, ToolFailure};
 use ferry_plane::SyncEngine;
 use ferry_plane_iptables::Features;
 
@@ -23,7 +23,7 @@ fn a_kernel_without_mangle_is_served_all_the_same() {
         );
         let tool = machine.tool();
         match tool.try_table(Table::Mangle) {
-            Err(Failure::NoTable { table, .. }) => assert_eq!(table, "table mangle"),
+            Err(ToolFailure::NoTable { table, .. }) => assert_eq!(table, "table mangle"),
             other => panic!("{other:?}"),
         }
         for table in [Table::Nat, Table::Filter] {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::io;
 
 use ferry_api::object::Protocol;
-use ferry_kernel::ipvs::Destination;
+use ferry_kernel::ipvs::IpvsDestination;
 use ferry_plane::{Batch, CommitError, Op, Refusal};
 use ferry_ruleset::table::TableObject;
 
@@ -15,7 +15,7 @@ use super::plan::Found;
 use super::{ServersKernel, of_ipvs};
 use crate::element::ElementKey;
 use crate::object::IpvsObject;
-use crate::server::{ServerId, Settings, VirtualServer};
+use crate::server::{ServerId, ServerSettings, VirtualServer};
 
 /// Servers that are looked up one by one; for more all are listed.
 const SINGLE_READS: usize = 64;
@@ -72,7 +72,7 @@ pub(super) fn of_another_program(id: ServerId) -> String {
 /// may wait for another program's.
 pub(super) fn leads_to_service_only(wanted: &VirtualServer, found: &Found) -> bool {
     // Another version, and upstream's proxy, may set other flags.
-    let settings = Settings { altered: false, ..settings_of(&found.server) };
+    let settings = ServerSettings { altered: false, ..settings_of(&found.server) };
     let there = virtual_server(settings, &found.destinations);
     let all = there.endpoints.iter().all(|one| wanted.endpoints.iter().any(|other| other.endpoint == one.endpoint));
     !there.settings.altered && all && there.endpoints.is_empty() == wanted.endpoints.is_empty()
@@ -132,10 +132,10 @@ impl<'a> FirstTable<'a> {
     ///   endpoints is that of a node port
     /// - with the settings that this mode is about to give it, of a run that was killed before it replaced the table
     fn may_be_ours(&self, id: ServerId, wanted: &VirtualServer, found: &Found) -> bool {
-        let destinations: Vec<Destination> = found.destinations.iter().map(|(to, _)| *to).collect();
+        let destinations: Vec<IpvsDestination> = found.destinations.iter().map(|(to, _)| *to).collect();
         let is_empty = destinations.is_empty();
         let is_of_service =
-            |to: &Destination| wanted.endpoints.iter().any(|weighted| weighted.endpoint == endpoint_of(to.address));
+            |to: &IpvsDestination| wanted.endpoints.iter().any(|weighted| weighted.endpoint == endpoint_of(to.address));
         let is_node_port = self.node_ports.contains(&(id.protocol, id.port));
         let is_left = self.traces.local.contains(&id.address) && (is_node_port || !is_empty);
         let is_half_made = self.comes_last && settings_of(&found.server) == wanted.settings;

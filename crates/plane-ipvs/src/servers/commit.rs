@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use ferry_kernel::errno::ErrorClass;
-use ferry_kernel::ipvs::{Cause, Command, Failure};
+use ferry_kernel::ipvs::{Command, RefusalCause, RefusedCommand};
 use ferry_kernel::module::{self, Module};
 use ferry_model::Scheduler;
 use ferry_plane::{Batch, CommitError, CommitFailure, Op};
@@ -155,7 +155,7 @@ impl<'a> Pending<'a> {
         endpoints.leave_out(&unmade.map(|(_, position, _)| *position).collect());
         let (mut again, mut advice) = (BTreeSet::new(), None);
         for (failure, position, _) in &refused {
-            if let (Cause::NoScheduler(name), Some(operation)) = (failure.cause, operations.get(*position))
+            if let (RefusalCause::NoScheduler(name), Some(operation)) = (failure.cause, operations.get(*position))
                 && lack_scheduler(kernel, operation, name.name().parse().unwrap_or_default(), &mut advice, failures)
             {
                 again.insert(*position);
@@ -200,7 +200,7 @@ impl Commands {
         &self,
         kernel: &mut ServersKernel,
         operations: &[Operation<'_>],
-        refused: &[Failure],
+        refused: &[RefusedCommand],
         answered: usize,
     ) {
         let refused: BTreeSet<usize> = refused.iter().map(|failure| failure.index).collect();
@@ -220,8 +220,8 @@ impl Commands {
     }
 
     /// The refusals, each with the position of its operation and its command.
-    fn named(&self, refused: Vec<Failure>) -> Vec<(Failure, usize, &Command)> {
-        let named = |failure: Failure| {
+    fn named(&self, refused: Vec<RefusedCommand>) -> Vec<(RefusedCommand, usize, &Command)> {
+        let named = |failure: RefusedCommand| {
             let (operation, command) = (*self.operations.get(failure.index)?, self.list.get(failure.index)?);
             Some((failure, operation, command))
         };
@@ -252,14 +252,15 @@ fn judge(
     kernel: &mut ServersKernel,
     operation: &Operation<'_>,
     command: &Command,
-    failure: &Failure,
+    failure: &RefusedCommand,
     failures: &mut Failures,
 ) -> Result<(), CommitFailure> {
     let (at, id, wanted) = *operation;
     match (failure.cause, command) {
         // It is gone, as wanted.
-        (Cause::NoServer, Command::DeleteServer(_)) | (Cause::NoDestination, Command::DeleteDestination(..)) => {}
-        (Cause::Exists, Command::NewServer(_)) => {
+        (RefusalCause::NoServer, Command::DeleteServer(_))
+        | (RefusalCause::NoDestination, Command::DeleteDestination(..)) => {}
+        (RefusalCause::Exists, Command::NewServer(_)) => {
             // Made by another program since the admission.
             let found = kernel.find(id).map_err(CommitFailure::unknown)?;
             let foreign = found.filter(|_| !kernel.own.contains_key(&id));
@@ -273,17 +274,17 @@ fn judge(
             }
             failures.drift(|| format!("virtual server {id}"));
         }
-        (Cause::Exists | Cause::NoServer | Cause::NoDestination, _) => {
+        (RefusalCause::Exists | RefusalCause::NoServer | RefusalCause::NoDestination, _) => {
             failures.drift(|| format!("virtual server {id}"));
         }
         // `lack_scheduler` has refused the operation.
-        (Cause::NoScheduler(_), _) => {}
-        (Cause::Other, Command::NewDestination(_, to))
+        (RefusalCause::NoScheduler(_), _) => {}
+        (RefusalCause::Other, Command::NewDestination(_, to))
             if ErrorClass::of(&failure.error.error) == ErrorClass::Invalid =>
         {
             failures.refuse(at, format!("cannot {command}: {}: {}", failure.error, refused_address(to.address.ip())));
         }
-        (Cause::Other, _) => failures.add(at, &failure.error.error, || format!("cannot {command}")),
+        (RefusalCause::Other, _) => failures.add(at, &failure.error.error, || format!("cannot {command}")),
     }
     Ok(())
 }

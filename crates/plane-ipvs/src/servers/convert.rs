@@ -4,17 +4,17 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
 use ferry_api::object::Protocol;
-use ferry_kernel::ipvs::{self, Connections, Destination, Flags, Forwarding};
+use ferry_kernel::ipvs::{self, Connections, Flags, Forwarding, IpvsDestination, IpvsProtocol, IpvsServer};
 use ferry_model::{Endpoint, Scheduler};
 
-use crate::server::{Listed, ServerId, Settings, VirtualServer, Weighted};
+use crate::server::{Listed, ServerId, ServerSettings, VirtualServer, Weighted};
 
 /// The kernel's form of an identity.
 pub(crate) fn kernel_id(id: ServerId) -> ipvs::ServerId {
     let protocol = match id.protocol {
-        Protocol::Tcp => ipvs::Protocol::Tcp,
-        Protocol::Udp => ipvs::Protocol::Udp,
-        Protocol::Sctp => ipvs::Protocol::Sctp,
+        Protocol::Tcp => IpvsProtocol::Tcp,
+        Protocol::Udp => IpvsProtocol::Udp,
+        Protocol::Sctp => IpvsProtocol::Sctp,
     };
     ipvs::ServerId { address: id.address, port: id.port, protocol }
 }
@@ -22,15 +22,15 @@ pub(crate) fn kernel_id(id: ServerId) -> ipvs::ServerId {
 /// The identity of a server of the kernel.
 pub(crate) fn id_of(id: ipvs::ServerId) -> ServerId {
     let protocol = match id.protocol {
-        ipvs::Protocol::Tcp => Protocol::Tcp,
-        ipvs::Protocol::Udp => Protocol::Udp,
-        ipvs::Protocol::Sctp => Protocol::Sctp,
+        IpvsProtocol::Tcp => Protocol::Tcp,
+        IpvsProtocol::Udp => Protocol::Udp,
+        IpvsProtocol::Sctp => Protocol::Sctp,
     };
     ServerId { protocol, address: id.address, port: id.port }
 }
 
 /// The kernel's form of a server with this scheduler instead of its own. `None` if no kernel could have a scheduler of its name.
-pub(crate) fn kernel_server(id: ServerId, settings: Settings, scheduler: Scheduler) -> Option<ipvs::Server> {
+pub(crate) fn kernel_server(id: ServerId, settings: ServerSettings, scheduler: Scheduler) -> Option<IpvsServer> {
     let id = kernel_id(id);
     let mut flags = if settings.persistence.is_some() { Flags::PERSISTENT } else { Flags::default() };
     flags.0 |= match scheduler {
@@ -40,7 +40,7 @@ pub(crate) fn kernel_server(id: ServerId, settings: Settings, scheduler: Schedul
         Scheduler::Sh => Flags::SCHEDULER_1.0,
         _ => 0,
     };
-    Some(ipvs::Server {
+    Some(IpvsServer {
         id,
         scheduler: ipvs::Scheduler::new(scheduler.name())?,
         flags,
@@ -50,21 +50,21 @@ pub(crate) fn kernel_server(id: ServerId, settings: Settings, scheduler: Schedul
 }
 
 /// The settings of a server of the kernel.
-pub(crate) fn settings_of(server: &ipvs::Server) -> Settings {
+pub(crate) fn settings_of(server: &IpvsServer) -> ServerSettings {
     let scheduler: Option<Scheduler> = server.scheduler.name().parse().ok();
     let is_persistent = server.flags.contains(Flags::PERSISTENT);
     let persistence = NonZeroU32::new(server.timeout_seconds).filter(|_| is_persistent);
-    let plain = Settings { scheduler: scheduler.unwrap_or_default(), persistence, altered: false };
+    let plain = ServerSettings { scheduler: scheduler.unwrap_or_default(), persistence, altered: false };
     let same = kernel_server(id_of(server.id), plain, plain.scheduler).is_some_and(|same| {
         // The kernel keeps the timeout of a server that isn't persistent any more.
-        ipvs::Server { timeout_seconds: if is_persistent { server.timeout_seconds } else { 0 }, ..*server } == same
+        IpvsServer { timeout_seconds: if is_persistent { server.timeout_seconds } else { 0 }, ..*server } == same
     });
-    Settings { altered: scheduler.is_none() || !same, ..plain }
+    ServerSettings { altered: scheduler.is_none() || !same, ..plain }
 }
 
 /// The kernel's form of an endpoint.
-pub(crate) fn destination(endpoint: Endpoint, weight: u32) -> Destination {
-    Destination {
+pub(crate) fn destination(endpoint: Endpoint, weight: u32) -> IpvsDestination {
+    IpvsDestination {
         address: SocketAddr::new(endpoint.address, endpoint.port),
         weight,
         forwarding: Forwarding::MASQUERADE,
@@ -79,7 +79,10 @@ pub(crate) fn endpoint_of(address: SocketAddr) -> Endpoint {
 }
 
 /// The server with the destinations that get new connections: those of weight 0 are draining.
-pub(crate) fn virtual_server(settings: Settings, destinations: &[(Destination, Connections)]) -> VirtualServer {
+pub(crate) fn virtual_server(
+    settings: ServerSettings,
+    destinations: &[(IpvsDestination, Connections)],
+) -> VirtualServer {
     let serving = destinations.iter().map(|(destination, _)| destination).filter(|serving| serving.weight > 0);
     let mut altered = settings.altered;
     let mut endpoints: Vec<Weighted> = serving
@@ -90,7 +93,11 @@ pub(crate) fn virtual_server(settings: Settings, destinations: &[(Destination, C
         })
         .collect();
     endpoints.sort_unstable();
-    VirtualServer { settings: Settings { altered, ..settings }, endpoints: endpoints.into(), listed: Listed::default() }
+    VirtualServer {
+        settings: ServerSettings { altered, ..settings },
+        endpoints: endpoints.into(),
+        listed: Listed::default(),
+    }
 }
 
 #[cfg(test)]
@@ -101,8 +108,8 @@ mod tests {
         ServerId { protocol: Protocol::Tcp, address: [10, 96, 0, 1].into(), port: 80 }
     }
 
-    fn settings(scheduler: Scheduler, seconds: u32) -> Settings {
-        Settings { scheduler, persistence: NonZeroU32::new(seconds), altered: false }
+    fn settings(scheduler: Scheduler, seconds: u32) -> ServerSettings {
+        ServerSettings { scheduler, persistence: NonZeroU32::new(seconds), altered: false }
     }
 
     #[test]
@@ -113,7 +120,7 @@ mod tests {
                 assert_eq!(settings_of(&server), wanted);
             }
         }
-        let once_persistent = ipvs::Server {
+        let once_persistent = IpvsServer {
             timeout_seconds: 7,
             ..kernel_server(id(), settings(Scheduler::Rr, 0), Scheduler::Rr).unwrap()
         };
@@ -124,9 +131,9 @@ mod tests {
     fn what_this_mode_never_makes_is_altered() {
         let plain = kernel_server(id(), settings(Scheduler::Rr, 60), Scheduler::Rr).unwrap();
         let odd = [
-            ipvs::Server { scheduler: ipvs::Scheduler::new("own").unwrap(), ..plain },
-            ipvs::Server { flags: Flags(plain.flags.0 | Flags::ONE_PACKET.0), ..plain },
-            ipvs::Server { netmask: 0xffff_ff00, ..plain },
+            IpvsServer { scheduler: ipvs::Scheduler::new("own").unwrap(), ..plain },
+            IpvsServer { flags: Flags(plain.flags.0 | Flags::ONE_PACKET.0), ..plain },
+            IpvsServer { netmask: 0xffff_ff00, ..plain },
         ];
         assert!(odd.iter().all(|server| settings_of(server).altered));
         assert!(!settings_of(&plain).altered);
@@ -140,7 +147,7 @@ mod tests {
         let weighted = |last, weight| Weighted { endpoint: endpoint(last), weight };
         assert_eq!(read.endpoints[..], [weighted(1, 1), weighted(3, 2)]);
         assert!(!read.settings.altered);
-        let tunnel = (Destination { forwarding: Forwarding(2), ..at(1, 1).0 }, Connections::default());
+        let tunnel = (IpvsDestination { forwarding: Forwarding(2), ..at(1, 1).0 }, Connections::default());
         assert!(virtual_server(settings(Scheduler::Rr, 0), &[tunnel]).settings.altered);
     }
 }

@@ -8,36 +8,39 @@ use std::time::Duration;
 use ferry_api::object::Family;
 use ferry_kernel::clock::processor_time;
 use ferry_kernel::ipvs::{
-    self, Command, Connections, Destination, Error, Failure, ListedServer, Listing, Lost, Server, Timeouts,
+    self, Command, Connections, IpvsDestination, IpvsError, IpvsServer, IpvsSocket, ListedServer, Listing, Lost,
+    RefusedCommand, Timeouts,
 };
 
 /// IPVS of one network namespace.
 pub(super) trait Director: fmt::Debug + Send {
     /// The servers of a family. The kernel leaves some out if others are deleted meanwhile, and lists some twice.
-    fn servers(&mut self, family: Family) -> Result<Vec<Server>, Error>;
+    fn servers(&mut self, family: Family) -> Result<Vec<IpvsServer>, IpvsError>;
     /// The same while no engine of this process changes any.
-    fn settled_servers(&mut self, family: Family) -> Result<Vec<Server>, Error> {
+    fn settled_servers(&mut self, family: Family) -> Result<Vec<IpvsServer>, IpvsError> {
         self.servers(family)
     }
     /// One server.
-    fn server(&mut self, id: &ipvs::ServerId) -> Result<Option<Server>, Error>;
+    fn server(&mut self, id: &ipvs::ServerId) -> Result<Option<IpvsServer>, IpvsError>;
     /// The destinations of a server; none if there is no such server.
-    fn destinations(&mut self, id: &ipvs::ServerId) -> Result<Vec<(Destination, Connections)>, Error>;
+    fn destinations(&mut self, id: &ipvs::ServerId) -> Result<Vec<(IpvsDestination, Connections)>, IpvsError>;
     /// The next server in a listing of all of both families, other programs' included, with its destinations, but without their
     /// thresholds; `None` at the end, after which the listing begins again.
-    fn next_listed(&mut self) -> Result<Option<ListedServer>, Error>;
+    fn next_listed(&mut self) -> Result<Option<ListedServer>, IpvsError>;
     /// The processor time of this thread so far.
     fn processor_time(&self) -> Duration;
     /// Commits commands, each on its own; returns the refused ones.
-    fn commit(&mut self, commands: &[Command]) -> Result<Vec<Failure>, Lost>;
+    fn commit(&mut self, commands: &[Command]) -> Result<Vec<RefusedCommand>, Lost>;
     /// Sets the timeouts of connections.
-    fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), Error>;
+    fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), IpvsError>;
 }
 
 /// Lists servers until a list has nothing new: one from which the kernel has left some out, since others were deleted meanwhile, is
 /// completed by the next.
-pub(crate) fn completely(mut list: impl FnMut() -> Result<Vec<Server>, Error>) -> Result<Vec<Server>, Error> {
-    let mut all: BTreeMap<ipvs::ServerId, Server> = BTreeMap::new();
+pub(crate) fn completely(
+    mut list: impl FnMut() -> Result<Vec<IpvsServer>, IpvsError>,
+) -> Result<Vec<IpvsServer>, IpvsError> {
+    let mut all: BTreeMap<ipvs::ServerId, IpvsServer> = BTreeMap::new();
     loop {
         let before = all.len();
         all.extend(list()?.into_iter().map(|server| (server.id, server)));
@@ -54,7 +57,7 @@ pub struct ServersLock(Arc<RwLock<()>>);
 /// The kernel's.
 #[derive(Debug)]
 pub(super) struct KernelDirector {
-    socket: ipvs::Socket,
+    socket: IpvsSocket,
     lock: ServersLock,
     /// the listing that is being read
     listing: Option<Listing>,
@@ -62,36 +65,36 @@ pub(super) struct KernelDirector {
 
 impl KernelDirector {
     /// Opens the socket, in the network namespace of this thread.
-    pub(super) fn open(lock: ServersLock) -> Result<Self, Error> {
-        Ok(Self { socket: ipvs::Socket::open()?, lock, listing: None })
+    pub(super) fn open(lock: ServersLock) -> Result<Self, IpvsError> {
+        Ok(Self { socket: IpvsSocket::open()?, lock, listing: None })
     }
 }
 
 impl Director for KernelDirector {
-    fn servers(&mut self, family: Family) -> Result<Vec<Server>, Error> {
+    fn servers(&mut self, family: Family) -> Result<Vec<IpvsServer>, IpvsError> {
         let mut servers = Vec::new();
         self.socket.dump_servers(Some(family), &mut |server| servers.push(server))?;
         Ok(servers)
     }
 
-    fn settled_servers(&mut self, family: Family) -> Result<Vec<Server>, Error> {
+    fn settled_servers(&mut self, family: Family) -> Result<Vec<IpvsServer>, IpvsError> {
         let ServersLock(lock) = self.lock.clone();
         let _settled = lock.read().unwrap_or_else(PoisonError::into_inner);
         self.servers(family)
     }
 
-    fn server(&mut self, id: &ipvs::ServerId) -> Result<Option<Server>, Error> {
+    fn server(&mut self, id: &ipvs::ServerId) -> Result<Option<IpvsServer>, IpvsError> {
         Ok(self.socket.server(id)?.map(|(server, _)| server))
     }
 
-    fn destinations(&mut self, id: &ipvs::ServerId) -> Result<Vec<(Destination, Connections)>, Error> {
+    fn destinations(&mut self, id: &ipvs::ServerId) -> Result<Vec<(IpvsDestination, Connections)>, IpvsError> {
         let mut destinations = Vec::new();
         let mut add = |destination, connections| destinations.push((destination, connections));
         self.socket.dump_destinations(id, &mut add)?;
         Ok(destinations)
     }
 
-    fn next_listed(&mut self) -> Result<Option<ListedServer>, Error> {
+    fn next_listed(&mut self) -> Result<Option<ListedServer>, IpvsError> {
         // One that fails or ends is closed.
         let mut listing = match self.listing.take() {
             Some(open) => open,
@@ -106,13 +109,13 @@ impl Director for KernelDirector {
         processor_time()
     }
 
-    fn commit(&mut self, commands: &[Command]) -> Result<Vec<Failure>, Lost> {
+    fn commit(&mut self, commands: &[Command]) -> Result<Vec<RefusedCommand>, Lost> {
         let ServersLock(lock) = &self.lock;
         let _changing = lock.write().unwrap_or_else(PoisonError::into_inner);
         self.socket.commit(commands)
     }
 
-    fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), Error> {
+    fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), IpvsError> {
         self.socket.set_timeouts(timeouts)
     }
 }

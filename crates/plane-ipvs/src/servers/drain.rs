@@ -7,7 +7,7 @@ use std::collections::btree_map::Entry;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Protocol;
-use ferry_kernel::ipvs::{Cause, Connections, Destination, Failure};
+use ferry_kernel::ipvs::{Connections, IpvsDestination, RefusalCause, RefusedCommand};
 use ferry_model::Endpoint;
 
 use super::convert::endpoint_of;
@@ -18,12 +18,12 @@ use crate::server::{Listed, ServerId};
 pub(crate) struct Draining {
     /// time after which an endpoint that has left the slices is deleted with its connections
     grace: Duration,
-    servers: BTreeMap<ServerId, BTreeMap<Endpoint, State>>,
+    servers: BTreeMap<ServerId, BTreeMap<Endpoint, DrainState>>,
 }
 
 /// The state of a draining endpoint.
 #[derive(Clone, Copy, Debug)]
-struct State {
+struct DrainState {
     /// the end of its grace period; `None` while it is listed
     end: Option<Instant>,
     /// the kernel refuses to delete it, which was logged
@@ -50,9 +50,9 @@ impl Draining {
     /// unless [`Draining::list`] follows.
     pub(crate) fn set(&mut self, id: ServerId, endpoints: &[Endpoint], now: Instant) {
         let before = self.servers.remove(&id).unwrap_or_default();
-        let new = State { end: Some(now + self.grace), is_refused: false };
+        let new = DrainState { end: Some(now + self.grace), is_refused: false };
         let state = |endpoint: &Endpoint| (*endpoint, before.get(endpoint).copied().unwrap_or(new));
-        let after: BTreeMap<Endpoint, State> = endpoints.iter().map(state).collect();
+        let after: BTreeMap<Endpoint, DrainState> = endpoints.iter().map(state).collect();
         if !after.is_empty() {
             self.servers.insert(id, after);
         }
@@ -60,7 +60,7 @@ impl Draining {
 
     /// Takes up what the kernel has of a server: an endpoint of weight 0 drains. So one that drained when the proxy ended is known
     /// at the next start, with a new grace period.
-    pub(crate) fn found(&mut self, id: ServerId, destinations: &[(Destination, Connections)], now: Instant) {
+    pub(crate) fn found(&mut self, id: ServerId, destinations: &[(IpvsDestination, Connections)], now: Instant) {
         let idle = destinations.iter().filter(|(destination, _)| destination.weight == 0);
         let idle: Vec<Endpoint> = idle.map(|(destination, _)| endpoint_of(destination.address)).collect();
         self.set(id, &idle, now);
@@ -84,7 +84,7 @@ impl Draining {
     pub(crate) fn ended(
         &mut self,
         id: ServerId,
-        destinations: &[(Destination, Connections)],
+        destinations: &[(IpvsDestination, Connections)],
         now: Instant,
     ) -> Vec<Endpoint> {
         let Entry::Occupied(mut server) = self.servers.entry(id) else { return Vec::new() };
@@ -111,18 +111,23 @@ impl Draining {
     }
 
     /// Forgets endpoints that were deleted. Those whose deletion the kernel has refused stay; `refused` has their positions.
-    pub(crate) fn deleted(&mut self, ended: &[(ServerId, Endpoint)], refused: &[Failure]) {
+    pub(crate) fn deleted(&mut self, ended: &[(ServerId, Endpoint)], refused: &[RefusedCommand]) {
         for (index, (id, endpoint)) in ended.iter().enumerate() {
             let Entry::Occupied(mut server) = self.servers.entry(*id) else { continue };
             match refused.iter().find(|failure| failure.index == index) {
                 // One that is gone already is as wanted.
-                None | Some(Failure { cause: Cause::NoServer | Cause::NoDestination, .. }) => {
+                None | Some(RefusedCommand { cause: RefusalCause::NoServer | RefusalCause::NoDestination, .. }) => {
                     server.get_mut().remove(endpoint);
                     if server.get().is_empty() {
                         server.remove();
                     }
                 }
-                Some(failure @ Failure { cause: Cause::Exists | Cause::NoScheduler(_) | Cause::Other, .. }) => {
+                Some(
+                    failure @ RefusedCommand {
+                        cause: RefusalCause::Exists | RefusalCause::NoScheduler(_) | RefusalCause::Other,
+                        ..
+                    },
+                ) => {
                     if let Some(state) = server.get_mut().get_mut(endpoint)
                         && !std::mem::replace(&mut state.is_refused, true)
                     {
@@ -161,7 +166,7 @@ mod tests {
         Listed::of(&PortState { lingering: pool(lingering), ..port })
     }
 
-    fn at(last: u8, weight: u32, active: u32, inactive: u32) -> (Destination, Connections) {
+    fn at(last: u8, weight: u32, active: u32, inactive: u32) -> (IpvsDestination, Connections) {
         (destination(endpoint(last), weight), Connections { active, inactive, persistent: 0 })
     }
 
@@ -195,11 +200,14 @@ mod tests {
                 error: std::io::Error::from_raw_os_error(number),
                 text: None,
             };
-            Failure { index, cause, error }
+            RefusedCommand { index, cause, error }
         };
-        draining.deleted(&ended, &[refused(1, Cause::Other, ENOMEM), refused(2, Cause::NoDestination, ENOENT)]);
+        draining.deleted(
+            &ended,
+            &[refused(1, RefusalCause::Other, ENOMEM), refused(2, RefusalCause::NoDestination, ENOENT)],
+        );
         assert_eq!(draining.ended(id(), &there[1..2], now), [endpoint(2)], "it is tried again");
-        draining.deleted(&ended[1..2], &[refused(0, Cause::NoServer, ENOENT)]);
+        draining.deleted(&ended[1..2], &[refused(0, RefusalCause::NoServer, ENOENT)]);
         assert!(draining.is_empty());
     }
 

@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use ferry_kernel::ipvs::{self, Connections, Destination};
+use ferry_kernel::ipvs::{Connections, IpvsDestination, IpvsError};
 use ferry_plane::CommitError;
 
 use super::convert::{id_of, settings_of, virtual_server};
 use super::looks::Looks;
 use super::{Own, ServersKernel, digest};
 use crate::object::IpvsKey;
-use crate::server::{ServerId, Settings};
+use crate::server::{ServerId, ServerSettings};
 
 impl ServersKernel {
     /// Looks for foreign changes in the list of all servers: notes those that are missing or have other settings.
@@ -67,7 +67,7 @@ impl ServersKernel {
         }
     }
 
-    fn read_on_in_listing(&mut self) -> Result<(), ipvs::Error> {
+    fn read_on_in_listing(&mut self) -> Result<(), IpvsError> {
         let (before, count) = (self.director.processor_time(), self.looks.count(self.own.len()));
         let mut lines = 0;
         for _ in 0..count {
@@ -94,11 +94,11 @@ impl ServersKernel {
     }
 
     /// Notes that a server of ours was found. True if these aren't its destinations.
-    fn differs(&mut self, id: ServerId, destinations: &[(Destination, Connections)]) -> bool {
+    fn differs(&mut self, id: ServerId, destinations: &[(IpvsDestination, Connections)]) -> bool {
         let round = self.looks.round();
         let Some(own) = self.own.get_mut(&id) else { return false };
         own.found_in = round;
-        let found = virtual_server(Settings { altered: false, ..own.settings }, destinations);
+        let found = virtual_server(ServerSettings { altered: false, ..own.settings }, destinations);
         digest(&found) != own.endpoints || found.settings.altered
     }
 

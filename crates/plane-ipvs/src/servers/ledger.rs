@@ -13,10 +13,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use ferry_api::object::{Family, IpNet, Protocol};
+use ferry_kernel::dummy::{DeviceError, DeviceSocket};
 use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::ipset::{self, Member};
-use ferry_kernel::ipvs::{Destination, Forwarding, Server};
-use ferry_kernel::{dummy, link, nft};
+use ferry_kernel::ipvs::{Forwarding, IpvsDestination, IpvsServer};
+use ferry_kernel::link;
+use ferry_kernel::nft::NftSocket;
 use ferry_ruleset::table::Vocabulary as _;
 
 use super::convert::{id_of, settings_of};
@@ -82,7 +84,7 @@ impl Ledger {
     /// # Errors
     /// The system's error.
     pub(crate) fn read(family: Family, excluded: &[IpNet]) -> io::Result<Self> {
-        let mut socket = nft::Socket::open()?;
+        let mut socket = NftSocket::open()?;
         let comment = match socket.table(family, TABLE) {
             Err(error) if ErrorClass::of(&error).lacks_subsystem() => None,
             table => table?.map(|table| table.comment.unwrap_or_default()),
@@ -115,8 +117,8 @@ impl Ledger {
     /// Those of the servers that are this proxy's or its predecessor's. `destinations` reads those of one of them.
     pub(crate) fn own<E>(
         &self,
-        servers: &[Server],
-        destinations: impl FnMut(ServerId) -> Result<Vec<Destination>, E>,
+        servers: &[IpvsServer],
+        destinations: impl FnMut(ServerId) -> Result<Vec<IpvsDestination>, E>,
     ) -> Result<HashSet<ServerId>, E> {
         match self {
             Self::Listed(listed) => {
@@ -130,7 +132,7 @@ impl Ledger {
 // === impl Listed ===
 
 impl Listed {
-    fn read(socket: &mut nft::Socket, family: Family) -> io::Result<Self> {
+    fn read(socket: &mut NftSocket, family: Family) -> io::Result<Self> {
         let mut listed = Self::default();
         for set in [FixedSet::ServiceIps, FixedSet::ServiceNodePorts, FixedSet::NodePortIps] {
             keys(socket, family, set, &mut |key| listed.add(key))?;
@@ -167,8 +169,8 @@ impl Traces {
     /// endpoints is ours if its node port is listed.
     fn own<E>(
         &self,
-        servers: &[Server],
-        mut destinations: impl FnMut(ServerId) -> Result<Vec<Destination>, E>,
+        servers: &[IpvsServer],
+        mut destinations: impl FnMut(ServerId) -> Result<Vec<IpvsDestination>, E>,
     ) -> Result<HashSet<ServerId>, E> {
         let (mut own, mut candidates) = (HashSet::new(), Vec::new());
         for server in servers {
@@ -200,7 +202,7 @@ impl Traces {
     }
 
     /// True for the port of a node port, as far as is known; where nothing lists them, of a server as this mode makes them.
-    fn may_be_node_port(&self, server: &Server) -> bool {
+    fn may_be_node_port(&self, server: &IpvsServer) -> bool {
         let id = id_of(server.id);
         match &self.node_ports {
             Some(listed) => listed.contains(&(id.protocol, id.port)),
@@ -210,13 +212,13 @@ impl Traces {
 }
 
 /// True if packets to all of the endpoints are translated, as by every proxy: directors of other programs often route or tunnel.
-pub(super) fn masquerades(destinations: &[Destination]) -> bool {
+pub(super) fn masquerades(destinations: &[IpvsDestination]) -> bool {
     destinations.iter().all(|to| to.forwarding == Forwarding::MASQUERADE)
 }
 
 /// Reads the keys of a set or map; none if it doesn't exist. The maps of frontends have the same names and keys in this mode, in
 /// mode nftables and in upstream's mode nftables.
-fn keys(socket: &mut nft::Socket, family: Family, set: FixedSet, each: &mut dyn FnMut(ElementKey)) -> io::Result<()> {
+fn keys(socket: &mut NftSocket, family: Family, set: FixedSet, each: &mut dyn FnMut(ElementKey)) -> io::Result<()> {
     let listed = socket.elements(family, TABLE, set.name(), &mut |element| {
         let is_single = element.key_end.is_none() && !element.interval_end;
         if let Some(key) = IpvsTable::key(None, set, family, &element.key).filter(|_| is_single) {
@@ -230,7 +232,7 @@ fn keys(socket: &mut nft::Socket, family: Family, set: FixedSet, each: &mut dyn 
 }
 
 /// The node ports in the table of another mode.
-fn node_ports(socket: &mut nft::Socket, family: Family) -> io::Result<HashSet<(Protocol, u16)>> {
+fn node_ports(socket: &mut NftSocket, family: Family) -> io::Result<HashSet<(Protocol, u16)>> {
     let mut ports = HashSet::new();
     keys(socket, family, FixedSet::ServiceNodePorts, &mut |key| {
         if let ElementKey::NodePort { protocol, port } = key {
@@ -262,11 +264,11 @@ fn is_absent(error: &io::Error) -> bool {
 
 /// The addresses of the device; none if there is none, or if it is of another kind.
 pub(crate) fn bound(family: Family) -> io::Result<HashSet<IpAddr>> {
-    let mut socket = dummy::Socket::open()?;
+    let mut socket = DeviceSocket::open()?;
     let device = match socket.find(DEVICE) {
         Ok(Some(device)) => device,
-        Ok(None) | Err(dummy::Error::AnotherKind { .. }) => return Ok(HashSet::new()),
-        Err(dummy::Error::Io(error)) => return Err(error),
+        Ok(None) | Err(DeviceError::AnotherKind { .. }) => return Ok(HashSet::new()),
+        Err(DeviceError::Io(error)) => return Err(error),
     };
     let addresses = socket.addresses(device.index, family)?;
     Ok(addresses.into_iter().map(|address| address.network.addr()).collect())
@@ -281,7 +283,7 @@ mod tests {
 
     use super::super::convert::{destination, endpoint_of, kernel_server};
     use super::*;
-    use crate::server::Settings;
+    use crate::server::ServerSettings;
 
     const VIP: [u8; 4] = [10, 96, 0, 1];
     const NODE: [u8; 4] = [192, 0, 2, 1];
@@ -291,20 +293,20 @@ mod tests {
         ServerId { protocol: Protocol::Tcp, address: address.into(), port }
     }
 
-    fn server(id: ServerId) -> Server {
-        let settings = Settings { scheduler: Scheduler::Rr, persistence: None, altered: false };
+    fn server(id: ServerId) -> IpvsServer {
+        let settings = ServerSettings { scheduler: Scheduler::Rr, persistence: None, altered: false };
         kernel_server(id, settings, Scheduler::Rr).unwrap()
     }
 
-    fn pod(last: u8) -> Destination {
+    fn pod(last: u8) -> IpvsDestination {
         destination(endpoint_of(SocketAddr::new([10, 244, 0, last].into(), 8080)), 1)
     }
 
     /// A server and its destinations.
-    type Served = (ServerId, Vec<Destination>);
+    type Served = (ServerId, Vec<IpvsDestination>);
 
     fn own(ledger: &Ledger, all: &[Served]) -> Vec<ServerId> {
-        let servers: Vec<Server> = all.iter().map(|(id, _)| server(*id)).collect();
+        let servers: Vec<IpvsServer> = all.iter().map(|(id, _)| server(*id)).collect();
         let destinations = |id| {
             let (_, found) = all.iter().find(|(of, _)| *of == id).unwrap();
             Ok::<_, Infallible>(found.clone())
@@ -347,9 +349,9 @@ mod tests {
 
     #[test]
     fn a_listed_node_port_is_ours_at_local_addresses_by_its_endpoints() {
-        let routed = Destination { forwarding: Forwarding(3), ..pod(1) };
+        let routed = IpvsDestination { forwarding: Forwarding(3), ..pod(1) };
         let ledger = Ledger::Traces(Traces { node_ports: ports(&[30_080, 6443]), ..traces() });
-        let at = |id, found: &[Destination]| {
+        let at = |id, found: &[IpvsDestination]| {
             let all = [(id, found.to_vec()), (self::id(VIP, 80), vec![pod(1), pod(2)])];
             own(&ledger, &all).contains(&id)
         };
@@ -366,15 +368,15 @@ mod tests {
     fn where_nothing_lists_node_ports_servers_within_the_default_range_are_ours() {
         let ledger = Ledger::Traces(traces());
         let vip = || (id(VIP, 80), vec![pod(1)]);
-        let at = |port, found: &[Destination]| {
+        let at = |port, found: &[IpvsDestination]| {
             own(&ledger, &[(id(NODE, port), found.to_vec()), vip()]).contains(&id(NODE, port))
         };
         assert!(at(30_000, &[pod(1)]) && at(32_767, &[pod(2), pod(1)]));
         assert!(!at(29_999, &[pod(1)]) && !at(32_768, &[pod(1)]) && !at(6443, &[pod(1)]));
         assert!(!at(30_000, &[]) && !at(30_000, &[pod(2)]));
         let (id, persistence) = (id(NODE, 30_000), NonZeroU32::new(60));
-        let settings = Settings { scheduler: Scheduler::Rr, persistence, altered: false };
-        let narrow = Server { netmask: 24, ..kernel_server(id, settings, Scheduler::Rr).unwrap() };
+        let settings = ServerSettings { scheduler: Scheduler::Rr, persistence, altered: false };
+        let narrow = IpvsServer { netmask: 24, ..kernel_server(id, settings, Scheduler::Rr).unwrap() };
         assert!(!traces().may_be_node_port(&narrow), "settings that this mode never makes");
     }
 

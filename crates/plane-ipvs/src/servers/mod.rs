@@ -26,7 +26,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::{Family, IpNet};
-use ferry_kernel::ipvs::{self, Command, Connections, Destination, Timeouts};
+use ferry_kernel::ipvs::{self, Command, Connections, IpvsDestination, IpvsError, IpvsServer, RefusalCause, Timeouts};
 use ferry_kernel::module;
 use ferry_model::Scheduler;
 use ferry_plane::layered::Layer;
@@ -34,7 +34,7 @@ use ferry_plane::{Batch, CommitError, CommitFailure, Drift, Extent, Kernel};
 use ferry_ruleset::failure::of_io;
 
 use crate::object::{IpvsKey, IpvsObject};
-use crate::server::{ServerId, Settings, VirtualServer};
+use crate::server::{ServerId, ServerSettings, VirtualServer};
 use crate::setup;
 use convert::{id_of, kernel_id, settings_of, virtual_server};
 pub use director::ServersLock;
@@ -95,7 +95,7 @@ pub(crate) struct ServersKernel {
 /// The state in which this process left a server.
 #[derive(Clone, Copy, Debug)]
 struct Own {
-    settings: Settings,
+    settings: ServerSettings,
     /// digest of the endpoints
     endpoints: u64,
     has_endpoints: bool,
@@ -172,16 +172,16 @@ impl ServersKernel {
     /// Creates and deletes a server with the configured scheduler, so that the kernel loads its module.
     fn probe_scheduler(&mut self) -> Result<(), CommitError> {
         let (id, scheduler) = (self.probe_id(), self.schedulers.fallback());
-        let settings = Settings { scheduler, persistence: None, altered: false };
+        let settings = ServerSettings { scheduler, persistence: None, altered: false };
         let server = convert::kernel_server(id, settings, scheduler).ok_or_else(|| unusable_scheduler(scheduler))?;
         let failures = self.director.commit(&[Command::NewServer(server)]).map_err(|lost| of_ipvs(lost.error))?;
         match failures.first().map(|failure| failure.cause) {
-            Some(ipvs::Cause::NoScheduler(_)) => return Err(unusable_scheduler(scheduler)),
+            Some(RefusalCause::NoScheduler(_)) => return Err(unusable_scheduler(scheduler)),
             // With that the scheduler is not proven, but IPVS is: a server that needs it reports what is missing.
-            Some(ipvs::Cause::Exists) if !self.destinations(id)?.is_empty() => return Ok(()),
+            Some(RefusalCause::Exists) if !self.destinations(id)?.is_empty() => return Ok(()),
             // An empty one was left by a proxy that was killed here.
-            None | Some(ipvs::Cause::Exists) => {}
-            Some(ipvs::Cause::NoServer | ipvs::Cause::NoDestination | ipvs::Cause::Other) => {
+            None | Some(RefusalCause::Exists) => {}
+            Some(RefusalCause::NoServer | RefusalCause::NoDestination | RefusalCause::Other) => {
                 let error = failures.into_iter().next().map(|failure| failure.error.error);
                 return Err(of_io(error.unwrap_or_else(|| io::ErrorKind::Other.into())));
             }
@@ -195,17 +195,17 @@ impl ServersKernel {
         Ok(Some(Found { server, destinations: self.destinations(id)? }))
     }
 
-    fn destinations(&mut self, id: ServerId) -> Result<Vec<(Destination, Connections)>, CommitError> {
+    fn destinations(&mut self, id: ServerId) -> Result<Vec<(IpvsDestination, Connections)>, CommitError> {
         self.director.destinations(&kernel_id(id)).map_err(of_ipvs)
     }
 
     /// All servers of the family.
-    fn list(&mut self) -> Result<Vec<ipvs::Server>, CommitError> {
+    fn list(&mut self) -> Result<Vec<IpvsServer>, CommitError> {
         self.director.servers(self.family).map_err(of_ipvs)
     }
 
     /// The same, complete. One that is left out would count as another program's from then on, since it can't be created.
-    fn list_completely(&mut self) -> Result<Vec<ipvs::Server>, CommitError> {
+    fn list_completely(&mut self) -> Result<Vec<IpvsServer>, CommitError> {
         completely(|| self.director.settled_servers(self.family)).map_err(of_ipvs)
     }
 
@@ -246,7 +246,7 @@ impl ServersKernel {
     }
 
     /// The servers of an earlier proxy among those that are there.
-    fn adopt(&mut self, listed: &[ipvs::Server]) -> Result<HashSet<ServerId>, CommitError> {
+    fn adopt(&mut self, listed: &[IpvsServer]) -> Result<HashSet<ServerId>, CommitError> {
         let ledger = Ledger::read(self.family, &self.options.excluded).map_err(of_io)?;
         let own = ledger.own(listed, |id| {
             let destinations = self.destinations(id)?;
@@ -415,20 +415,20 @@ fn digest(server: &VirtualServer) -> u64 {
 }
 
 /// Maps an error of IPVS that concerns a whole request.
-pub(crate) fn of_ipvs(error: ipvs::Error) -> CommitError {
+pub(crate) fn of_ipvs(error: IpvsError) -> CommitError {
     match error {
-        ipvs::Error::Absent => CommitError::Unusable(explained(ipvs::Error::Absent)),
-        ipvs::Error::Io(error) => of_io(error),
+        IpvsError::Absent => CommitError::Unusable(explained(IpvsError::Absent)),
+        IpvsError::Io(error) => of_io(error),
     }
 }
 
 /// The error as one of the system, with an advice if the module is missing.
-fn explained(error: ipvs::Error) -> io::Error {
+fn explained(error: IpvsError) -> io::Error {
     match error {
-        ipvs::Error::Absent => {
+        IpvsError::Absent => {
             io::Error::new(io::ErrorKind::Unsupported, format!("the kernel has no IPVS: {}", module::find("ip_vs")))
         }
-        ipvs::Error::Io(error) => error,
+        IpvsError::Io(error) => error,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ferry_kernel::ipvs::{self, Command, Connections, Destination};
+use ferry_kernel::ipvs::{self, Command, Connections, IpvsDestination, IpvsProtocol, IpvsServer};
 use ferry_model::{Endpoint, Scheduler};
 
 use super::convert::{destination, endpoint_of};
@@ -11,8 +11,8 @@ use crate::server::Weighted;
 /// A virtual server as the kernel has it.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
-    pub(crate) server: ipvs::Server,
-    pub(crate) destinations: Vec<(Destination, Connections)>,
+    pub(crate) server: IpvsServer,
+    pub(crate) destinations: Vec<(IpvsDestination, Connections)>,
 }
 
 /// The commands that fill a new server.
@@ -24,16 +24,16 @@ pub(crate) fn fill(id: ipvs::ServerId, endpoints: &[Weighted]) -> impl Iterator<
 /// last, so that the server has an endpoint at each step. Returns the endpoints that keep their connections with weight 0.
 pub(crate) fn change(
     found: &Found,
-    server: ipvs::Server,
+    server: IpvsServer,
     endpoints: &[Weighted],
     commands: &mut Vec<Command>,
 ) -> Vec<Endpoint> {
     let keeps_timeout = server.timeout_seconds == 0;
     let timeout_seconds = if keeps_timeout { 0 } else { found.server.timeout_seconds };
-    if (ipvs::Server { timeout_seconds, ..found.server }) != server {
+    if (IpvsServer { timeout_seconds, ..found.server }) != server {
         commands.push(Command::EditServer(server));
     }
-    let mut there: BTreeMap<Endpoint, (Destination, Connections)> =
+    let mut there: BTreeMap<Endpoint, (IpvsDestination, Connections)> =
         found.destinations.iter().map(|(at, connections)| (endpoint_of(at.address), (*at, *connections))).collect();
     for weighted in endpoints {
         match there.remove(&weighted.endpoint) {
@@ -63,9 +63,9 @@ pub(crate) fn change(
 /// True if an endpoint that leaves its server keeps its connections: those of TCP end by themselves. UDP and SCTP flows would go
 /// on as long as their clients send. With `dh` all connections to a frontend go to one endpoint, and would be refused while that
 /// one has weight 0.
-pub(crate) fn drains(server: &ipvs::Server, connections: Connections) -> bool {
+pub(crate) fn drains(server: &IpvsServer, connections: Connections) -> bool {
     let has_connections = connections.active > 0 || connections.inactive > 0;
-    server.id.protocol == ipvs::Protocol::Tcp && has_connections && server.scheduler.name() != Scheduler::Dh.name()
+    server.id.protocol == IpvsProtocol::Tcp && has_connections && server.scheduler.name() != Scheduler::Dh.name()
 }
 
 fn add(id: ipvs::ServerId, weighted: &Weighted) -> Command {
@@ -78,17 +78,17 @@ mod tests {
 
     use super::*;
 
-    fn server(protocol: ipvs::Protocol) -> ipvs::Server {
+    fn server(protocol: IpvsProtocol) -> IpvsServer {
         let id = ipvs::ServerId { address: [10, 96, 0, 1].into(), port: 80, protocol };
         let scheduler = ipvs::Scheduler::new("rr").unwrap();
-        ipvs::Server { id, scheduler, flags: Flags::default(), timeout_seconds: 0, netmask: id.host_netmask() }
+        IpvsServer { id, scheduler, flags: Flags::default(), timeout_seconds: 0, netmask: id.host_netmask() }
     }
 
     fn endpoint(last: u8) -> Endpoint {
         Endpoint { address: [10, 244, 0, last].into(), port: 8080 }
     }
 
-    fn at(last: u8, weight: u32, active: u32) -> (Destination, Connections) {
+    fn at(last: u8, weight: u32, active: u32) -> (IpvsDestination, Connections) {
         (destination(endpoint(last), weight), Connections { active, inactive: 0, persistent: 0 })
     }
 
@@ -97,8 +97,8 @@ mod tests {
     }
 
     fn plan(
-        protocol: ipvs::Protocol,
-        there: &[(Destination, Connections)],
+        protocol: IpvsProtocol,
+        there: &[(IpvsDestination, Connections)],
         to: &[(u8, u32)],
     ) -> (Vec<String>, Vec<Endpoint>) {
         let found = Found { server: server(protocol), destinations: there.to_vec() };
@@ -114,12 +114,12 @@ mod tests {
     #[test]
     fn an_unchanged_server_needs_no_command() {
         let there = [at(2, 1, 0), at(1, 3, 5)];
-        assert_eq!(plan(ipvs::Protocol::Tcp, &there, &[(1, 3), (2, 1)]), (vec![], vec![]));
+        assert_eq!(plan(IpvsProtocol::Tcp, &there, &[(1, 3), (2, 1)]), (vec![], vec![]));
     }
 
     #[test]
     fn endpoints_come_before_others_go() {
-        let (commands, draining) = plan(ipvs::Protocol::Tcp, &[at(1, 1, 0)], &[(2, 1)]);
+        let (commands, draining) = plan(IpvsProtocol::Tcp, &[at(1, 1, 0)], &[(2, 1)]);
         let id = "TCP 10.96.0.1:80";
         let expected =
             [format!("add destination 10.244.0.2:8080 to {id}"), format!("delete destination 10.244.0.1:8080 of {id}")];
@@ -131,15 +131,15 @@ mod tests {
         let edit = |last: u8, weight: u32| {
             format!("edit destination 10.244.0.{last}:8080 of TCP 10.96.0.1:80 weight {weight}")
         };
-        let (commands, draining) = plan(ipvs::Protocol::Tcp, &[at(1, 1, 2), at(2, 0, 3)], &[(2, 4)]);
+        let (commands, draining) = plan(IpvsProtocol::Tcp, &[at(1, 1, 2), at(2, 0, 3)], &[(2, 4)]);
         assert_eq!((commands, draining), (vec![edit(2, 4), edit(1, 0)], vec![endpoint(1)]));
-        let (commands, draining) = plan(ipvs::Protocol::Tcp, &[at(1, 0, 2)], &[]);
+        let (commands, draining) = plan(IpvsProtocol::Tcp, &[at(1, 0, 2)], &[]);
         assert_eq!((commands, draining), (vec![], vec![endpoint(1)]), "it drains already");
     }
 
     #[test]
     fn endpoints_of_udp_and_sctp_go_at_once() {
-        for protocol in [ipvs::Protocol::Udp, ipvs::Protocol::Sctp] {
+        for protocol in [IpvsProtocol::Udp, IpvsProtocol::Sctp] {
             let idle = (at(2, 1, 0).0, Connections { inactive: 7, ..Connections::default() });
             let (commands, draining) = plan(protocol, &[at(1, 1, 9), idle], &[]);
             assert!(
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_server_that_has_one_endpoint_for_all_clients_drains_none() {
-        let dh = ipvs::Server { scheduler: ipvs::Scheduler::new("dh").unwrap(), ..server(ipvs::Protocol::Tcp) };
+        let dh = IpvsServer { scheduler: ipvs::Scheduler::new("dh").unwrap(), ..server(IpvsProtocol::Tcp) };
         let found = Found { server: dh, destinations: vec![at(1, 1, 9)] };
         let mut commands = Vec::new();
         assert_eq!(change(&found, dh, &[], &mut commands), []);
@@ -161,19 +161,19 @@ mod tests {
 
     #[test]
     fn altered_settings_and_destinations_are_set_again() {
-        let tunnel = (Destination { forwarding: Forwarding(2), ..at(1, 1, 0).0 }, Connections::default());
-        let (commands, _) = plan(ipvs::Protocol::Tcp, &[tunnel], &[(1, 1)]);
+        let tunnel = (IpvsDestination { forwarding: Forwarding(2), ..at(1, 1, 0).0 }, Connections::default());
+        let (commands, _) = plan(IpvsProtocol::Tcp, &[tunnel], &[(1, 1)]);
         assert_eq!(commands.len(), 1, "{commands:?}");
-        let persistent = ipvs::Server { flags: Flags::PERSISTENT, timeout_seconds: 60, ..server(ipvs::Protocol::Tcp) };
+        let persistent = IpvsServer { flags: Flags::PERSISTENT, timeout_seconds: 60, ..server(IpvsProtocol::Tcp) };
         let mut commands = Vec::new();
         let found = Found { server: persistent, destinations: vec![] };
-        change(&found, server(ipvs::Protocol::Tcp), &[], &mut commands);
-        assert_eq!(commands, [Command::EditServer(server(ipvs::Protocol::Tcp))]);
+        change(&found, server(IpvsProtocol::Tcp), &[], &mut commands);
+        assert_eq!(commands, [Command::EditServer(server(IpvsProtocol::Tcp))]);
         // The kernel keeps the timeout of a server that isn't persistent any more.
-        let was_persistent = ipvs::Server { timeout_seconds: 60, ..server(ipvs::Protocol::Tcp) };
+        let was_persistent = IpvsServer { timeout_seconds: 60, ..server(IpvsProtocol::Tcp) };
         let found = Found { server: was_persistent, destinations: vec![] };
         commands.clear();
-        change(&found, server(ipvs::Protocol::Tcp), &[], &mut commands);
+        change(&found, server(IpvsProtocol::Tcp), &[], &mut commands);
         assert_eq!(commands, []);
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ferry_kernel::module;
 use ferry_model::{MissingSchedulers, Scheduler};
 
-use crate::server::{ServerId, Settings};
+use crate::server::{ServerId, ServerSettings};
 
 /// Takes the schedulers that a family's kernel half has found missing, each time this changes.
 #[derive(Clone)]
@@ -75,9 +75,9 @@ impl Schedulers {
     }
 
     /// The settings as they were wanted, of a server as it was read.
-    pub(crate) fn wanted(&self, id: ServerId, read: Settings) -> Settings {
+    pub(crate) fn wanted(&self, id: ServerId, read: ServerSettings) -> ServerSettings {
         match self.replaced.get(&id) {
-            Some(wanted) if read.scheduler == self.fallback => Settings { scheduler: *wanted, ..read },
+            Some(wanted) if read.scheduler == self.fallback => ServerSettings { scheduler: *wanted, ..read },
             Some(_) | None => read,
         }
     }

@@ -5,11 +5,11 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 
 use ferry_api::object::Protocol;
-use ferry_kernel::ipvs::{Cause, Failure, Forwarding, ListedServer, Lost};
+use ferry_kernel::ipvs::{Forwarding, IpvsError, IpvsServer, ListedServer, Lost, RefusalCause, RefusedCommand};
 use ferry_kernel::netlink::MessageError;
 use ferry_model::Endpoint;
 use ferry_plane::{Applied, Op};
-use ferry_ruleset::read::Owner;
+use ferry_ruleset::read::TableOwner;
 use ferry_ruleset::table::TableObject;
 
 use super::convert::{destination, kernel_server};
@@ -76,23 +76,23 @@ impl Memory {
     }
 }
 
-fn error(number: i32) -> ipvs::Error {
+fn error(number: i32) -> IpvsError {
     io::Error::from_raw_os_error(number).into()
 }
 
 impl Director for Memory {
-    fn servers(&mut self, _: Family) -> Result<Vec<ipvs::Server>, ipvs::Error> {
+    fn servers(&mut self, _: Family) -> Result<Vec<IpvsServer>, IpvsError> {
         let mut state = self.state();
         let undumped = std::mem::take(&mut state.undumped);
         let dumped = state.servers.iter().filter(|(id, _)| !undumped.contains(id));
         Ok(dumped.map(|(_, found)| found.server).collect())
     }
 
-    fn server(&mut self, id: &ipvs::ServerId) -> Result<Option<ipvs::Server>, ipvs::Error> {
+    fn server(&mut self, id: &ipvs::ServerId) -> Result<Option<IpvsServer>, IpvsError> {
         Ok(self.state().servers.get(&id_of(*id)).map(|found| found.server))
     }
 
-    fn destinations(&mut self, id: &ipvs::ServerId) -> Result<Vec<(Destination, Connections)>, ipvs::Error> {
+    fn destinations(&mut self, id: &ipvs::ServerId) -> Result<Vec<(IpvsDestination, Connections)>, IpvsError> {
         let mut state = self.state();
         state.used = state.used + state.cost;
         if state.reads.pop_front() == Some(false) {
@@ -101,7 +101,7 @@ impl Director for Memory {
         Ok(state.servers.get(&id_of(*id)).map(|found| found.destinations.clone()).unwrap_or_default())
     }
 
-    fn next_listed(&mut self) -> Result<Option<ListedServer>, ipvs::Error> {
+    fn next_listed(&mut self) -> Result<Option<ListedServer>, IpvsError> {
         let mut state = self.state();
         if state.listing_fails {
             return Err(error(EINTR));
@@ -109,8 +109,8 @@ impl Director for Memory {
         let from = state.listed.map_or(Bound::Unbounded, Bound::Excluded);
         let rest = state.servers.range((from, Bound::Unbounded));
         let next = rest.into_iter().find(|(id, _)| !state.unlisted.contains(id));
-        let listed = |(to, _): &(Destination, Connections)| {
-            (Destination { upper_threshold: 0, lower_threshold: 0, ..*to }, Connections::default())
+        let listed = |(to, _): &(IpvsDestination, Connections)| {
+            (IpvsDestination { upper_threshold: 0, lower_threshold: 0, ..*to }, Connections::default())
         };
         let next = next.map(|(id, found)| (*id, found.destinations.iter().map(listed).collect()));
         state.listed = next.as_ref().map(|(id, _)| *id);
@@ -121,7 +121,7 @@ impl Director for Memory {
         self.state().used
     }
 
-    fn commit(&mut self, commands: &[Command]) -> Result<Vec<Failure>, Lost> {
+    fn commit(&mut self, commands: &[Command]) -> Result<Vec<RefusedCommand>, Lost> {
         let mut state = self.state();
         if let Some((id, found)) = state.intruder.take() {
             state.servers.insert(id, found);
@@ -132,15 +132,15 @@ impl Director for Memory {
             state.sent.push(*command);
             let at = id_of(*command.server());
             let cause = match (*command, state.servers.get_mut(&at)) {
-                (Command::NewServer(_), Some(_)) => Some(Cause::Exists),
+                (Command::NewServer(_), Some(_)) => Some(RefusalCause::Exists),
                 (Command::NewServer(server), None) if lacking.contains(&server.scheduler.name()) => {
-                    Some(Cause::NoScheduler(server.scheduler))
+                    Some(RefusalCause::NoScheduler(server.scheduler))
                 }
                 (Command::NewServer(server), None) => {
                     state.servers.insert(at, Found { server, destinations: Vec::new() });
                     None
                 }
-                (_, None) => Some(Cause::NoServer),
+                (_, None) => Some(RefusalCause::NoServer),
                 (Command::EditServer(server), Some(found)) => {
                     found.server = server;
                     None
@@ -161,7 +161,7 @@ impl Director for Memory {
             };
             if let Some(cause) = cause {
                 let error = io::Error::from_raw_os_error(17);
-                failures.push(Failure {
+                failures.push(RefusedCommand {
                     index,
                     cause,
                     error: MessageError { sequence: 0, offset: None, error, text: None },
@@ -177,7 +177,7 @@ impl Director for Memory {
         }
     }
 
-    fn set_timeouts(&mut self, _: Timeouts) -> Result<(), ipvs::Error> {
+    fn set_timeouts(&mut self, _: Timeouts) -> Result<(), IpvsError> {
         Ok(())
     }
 }
@@ -197,13 +197,13 @@ fn endpoint(last: u8) -> Endpoint {
 }
 
 fn wanted(endpoints: &[u8]) -> VirtualServer {
-    let settings = Settings { scheduler: Scheduler::Rr, persistence: None, altered: false };
+    let settings = ServerSettings { scheduler: Scheduler::Rr, persistence: None, altered: false };
     let endpoints = endpoints.iter().map(|last| Weighted { endpoint: endpoint(*last), weight: 1 }).collect();
     VirtualServer { settings, endpoints, listed: Listed::default() }
 }
 
 fn found(id: ServerId, scheduler: Scheduler, endpoints: &[u8]) -> Found {
-    let server = kernel_server(id, Settings { scheduler, ..wanted(&[]).settings }, scheduler).unwrap();
+    let server = kernel_server(id, ServerSettings { scheduler, ..wanted(&[]).settings }, scheduler).unwrap();
     let to = |last: &u8| (destination(endpoint(*last), 1), Connections::default());
     Found { server, destinations: endpoints.iter().map(to).collect() }
 }
@@ -252,7 +252,7 @@ fn a_server_that_leads_nowhere_else_is_read_back_before_anything_is_sent() {
         assert!(matches!(kernel.admit(&batch), Err(CommitError::Drifted { .. })));
     }
     assert!(memory.sent().is_empty());
-    let settings = Settings { scheduler: Scheduler::Wlc, ..wanted(&[]).settings };
+    let settings = ServerSettings { scheduler: Scheduler::Wlc, ..wanted(&[]).settings };
     assert_eq!(
         read_back(&mut kernel, vip(1)),
         [IpvsObject::Server(vip(1), VirtualServer { settings, ..wanted(&[1]) })]
@@ -301,8 +301,10 @@ fn without_the_configured_scheduler_its_servers_wait_and_others_do_not() {
     let memory = Memory::default();
     let mut kernel = memory.kernel();
     memory.state().lacking = vec![Scheduler::Rr];
-    let other =
-        VirtualServer { settings: Settings { scheduler: Scheduler::Wlc, ..wanted(&[]).settings }, ..wanted(&[2]) };
+    let other = VirtualServer {
+        settings: ServerSettings { scheduler: Scheduler::Wlc, ..wanted(&[]).settings },
+        ..wanted(&[2])
+    };
     let batch = creates([server(vip(1), &[1]), IpvsObject::Server(vip(2), other), server(vip(3), &[3])]);
     let failure = kernel.commit(&batch).unwrap_err();
     let CommitError::Refused(refusals) = failure.error else { panic!("{failure:?}") };
@@ -348,7 +350,7 @@ fn adopts(traces: Traces, (id, there): (ServerId, Found), endpoints: &[u8], repl
     memory.state().servers.insert(id, there);
     let mut kernel = ServersKernel { traces: Some(traces), ..memory.kernel() };
     let port = ElementKey::NodePort { protocol: Protocol::Tcp, port: 30_080 };
-    let table = vec![IpvsObject::Table(TableObject::Table(Owner::Ours))];
+    let table = vec![IpvsObject::Table(TableObject::Table(TableOwner::Ours))];
     let objects = [IpvsObject::element(port, Value::Drop), server(id, endpoints)];
     let batch = match replaces {
         true => Batch { replace: table, ..creates(objects) },
@@ -402,7 +404,7 @@ fn a_half_made_server_is_ours_by_its_settings() {
 fn traces_count_only_until_the_table_is_there() {
     let memory = Memory::default();
     let mut kernel = ServersKernel { traces: Some(traces()), ..memory.kernel() };
-    kernel.admit(&creates([IpvsObject::Table(TableObject::Table(Owner::Ours))])).unwrap();
+    kernel.admit(&creates([IpvsObject::Table(TableObject::Table(TableOwner::Ours))])).unwrap();
     assert!(kernel.traces.is_some(), "it isn't written yet");
     kernel.admit(&creates([server(vip(1), &[1])])).unwrap();
     assert!(kernel.traces.is_none());
@@ -422,7 +424,7 @@ fn reported(kernel: &mut ServersKernel, within: Duration) -> BTreeSet<IpvsKey> {
 }
 
 /// Asserts that looks find, within this time and wherever they are, what damages the destinations of each of some servers.
-fn assert_found(damage: impl Fn(&mut Vec<(Destination, Connections)>), within: Duration) {
+fn assert_found(damage: impl Fn(&mut Vec<(IpvsDestination, Connections)>), within: Duration) {
     // More than are read one by one meanwhile.
     for count in [100_u16, 1000] {
         let memory = Memory::default();

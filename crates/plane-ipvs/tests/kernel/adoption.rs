@@ -11,7 +11,7 @@ use ferry_model::{Balance, FrontendAddr, FrontendKind, Scheduler};
 use ferry_plane::{SyncEngine, Unit, UnitId};
 use ferry_plane_ipvs::element::ElementKey;
 use ferry_plane_ipvs::names::DEVICE;
-use ferry_plane_ipvs::{IpvsObject, Options, ServerOptions};
+use ferry_plane_ipvs::{IpvsObject, IpvsOptions, ServerOptions};
 use ferry_ruleset::table::TableObject;
 
 use crate::common::{
@@ -193,7 +193,7 @@ fn servers_in_excluded_ranges_stay() {
         upstream(family, &[], &foreign);
         let range: IpNet = ferry_conformance::states::net(family, "10.96.0.192/26", "fd00:10:96::c0/122");
         let servers = ServerOptions { excluded: vec![range], ..options().servers };
-        let mut engine = open_with(family, Options { servers, ..options() });
+        let mut engine = open_with(family, IpvsOptions { servers, ..options() });
         engine.offer(everything(family));
         good(engine.sync(Instant::now()));
         assert!(crate::common::servers().contains(&foreign[0]));

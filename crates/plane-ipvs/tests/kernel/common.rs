@@ -11,12 +11,12 @@ use ferry_api::object::{Family, Protocol};
 use ferry_conformance::good;
 use ferry_conformance::states::{self, address, everything_for, pool};
 use ferry_kernel::netns::Namespace;
-use ferry_kernel::nft::Socket;
+use ferry_kernel::nft::NftSocket;
 use ferry_model::{FrontendAddr, FrontendKind, Pool, PortState, Profile, Scheduler};
 use ferry_plane::{Delta, Extent, Kernel, Next, Outcome, SyncEngine, Unit, UnitId};
 use ferry_plane_ipvs::names::DEVICE;
 use ferry_plane_ipvs::{
-    IpvsEngine, IpvsObject, Options, Pings, ServerId, ServerOptions, Shared, VirtualServer, engine,
+    IpvsEngine, IpvsObject, IpvsOptions, Pings, ServerId, ServerOptions, Shared, VirtualServer, engine,
 };
 
 pub(crate) const GRACE: Duration = Duration::from_secs(900);
@@ -34,7 +34,7 @@ pub(crate) fn inside(test: impl Fn(Family) + Send + Sync) {
 
 // --- engines
 
-pub(crate) fn options() -> Options {
+pub(crate) fn options() -> IpvsOptions {
     let servers = ServerOptions {
         scheduler: Scheduler::default(),
         excluded: Vec::new(),
@@ -43,14 +43,14 @@ pub(crate) fn options() -> Options {
         reports: None,
         forwarding_reports: None,
     };
-    Options { servers, strict_arp: false, pings: Pings::Answered }
+    IpvsOptions { servers, strict_arp: false, pings: Pings::Answered }
 }
 
 pub(crate) fn open(family: Family) -> IpvsEngine {
     open_with(family, options())
 }
 
-pub(crate) fn open_with(family: Family, options: Options) -> IpvsEngine {
+pub(crate) fn open_with(family: Family, options: IpvsOptions) -> IpvsEngine {
     engine(family, &Shared::default(), options).expect("these tests need IPVS")
 }
 
@@ -288,7 +288,7 @@ pub(crate) fn bound(family: Family) -> BTreeSet<IpAddr> {
 }
 
 pub(crate) fn generation() -> u32 {
-    Socket::open().unwrap().generation().unwrap()
+    NftSocket::open().unwrap().generation().unwrap()
 }
 
 /// Everything as another engine finds it at its start.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ferry_api::object::Family;
 use ferry_conformance::good;
-use ferry_kernel::netlink::tap::{Request, Tally, Tap};
+use ferry_kernel::netlink::tap::{MessageTally, RequestKind, Tap};
 use ferry_plane::{Delta, SyncEngine};
 use ferry_plane_ipvs::IpvsEngine;
 
@@ -31,13 +31,13 @@ fn started(family: Family) -> (IpvsEngine, Tap) {
     (engine, Tap::open().expect("these tests need nlmon"))
 }
 
-fn of(seen: &BTreeMap<Request, Tally>, request: Request) -> Tally {
+fn of(seen: &BTreeMap<RequestKind, MessageTally>, request: RequestKind) -> MessageTally {
     seen.get(&request).copied().unwrap_or_default()
 }
 
-fn assert_nothing_written(seen: &BTreeMap<Request, Tally>, when: &str) {
-    for request in [Request::IpvsChange, Request::NftChange, Request::RouteChange] {
-        assert_eq!(of(seen, request), Tally::default(), "{when}: {request:?} of {seen:?}");
+fn assert_nothing_written(seen: &BTreeMap<RequestKind, MessageTally>, when: &str) {
+    for request in [RequestKind::IpvsChange, RequestKind::NftChange, RequestKind::RouteChange] {
+        assert_eq!(of(seen, request), MessageTally::default(), "{when}: {request:?} of {seen:?}");
     }
 }
 
@@ -52,17 +52,17 @@ fn a_start_sends_a_message_for_each_object_and_few_datagrams() {
         let seen = tap.read().unwrap();
         let (servers, endpoints) = (u64::from(SERVICES), u64::from(SERVICES) * 10);
         // Two are the probe of the scheduler.
-        let ipvs = of(&seen, Request::IpvsChange);
+        let ipvs = of(&seen, RequestKind::IpvsChange);
         assert_eq!(ipvs.messages, servers + endpoints + 2, "{seen:?}");
         assert!(ipvs.sends <= 2 + servers.div_ceil(256) + endpoints.div_ceil(256), "{seen:?}");
         // The device and its state are two more.
-        let route = of(&seen, Request::RouteChange);
+        let route = of(&seen, RequestKind::RouteChange);
         assert!(route.messages <= servers + 2 && route.sends <= 4, "{seen:?}");
-        let nft = of(&seen, Request::NftChange);
+        let nft = of(&seen, RequestKind::NftChange);
         assert!(nft.messages <= u64::try_from(outcome.ops).unwrap() && nft.sends <= 4, "{outcome:?} {seen:?}");
         // For the scheduler of a restart one of each family, what is there, and before the batch what is in its way.
-        assert!(of(&seen, Request::ServerDump).messages <= 4, "{seen:?}");
-        assert_eq!(of(&seen, Request::DestinationDump), Tally::default(), "{seen:?}");
+        assert!(of(&seen, RequestKind::ServerDump).messages <= 4, "{seen:?}");
+        assert_eq!(of(&seen, RequestKind::DestinationDump), MessageTally::default(), "{seen:?}");
     });
 }
 
@@ -74,12 +74,16 @@ fn a_changed_endpoint_is_one_datagram_to_ipvs() {
         engine.offer(change([web(family, "many-7", 7, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 11])]));
         good(engine.sync(Instant::now()));
         let seen = tap.read().unwrap();
-        assert_eq!(of(&seen, Request::IpvsChange), Tally { sends: 1, messages: 2 }, "{seen:?}");
-        assert_eq!(of(&seen, Request::NftChange).messages + of(&seen, Request::RouteChange).messages, 0, "{seen:?}");
+        assert_eq!(of(&seen, RequestKind::IpvsChange), MessageTally { sends: 1, messages: 2 }, "{seen:?}");
+        assert_eq!(
+            of(&seen, RequestKind::NftChange).messages + of(&seen, RequestKind::RouteChange).messages,
+            0,
+            "{seen:?}"
+        );
         // What is there is read again, of this server alone.
-        assert_eq!(of(&seen, Request::ServerDump), Tally::default(), "{seen:?}");
+        assert_eq!(of(&seen, RequestKind::ServerDump), MessageTally::default(), "{seen:?}");
         assert!(
-            of(&seen, Request::ServerRead).messages + of(&seen, Request::DestinationDump).messages <= 2,
+            of(&seen, RequestKind::ServerRead).messages + of(&seen, RequestKind::DestinationDump).messages <= 2,
             "{seen:?}"
         );
     });
@@ -100,7 +104,7 @@ fn a_restart_with_unchanged_objects_writes_nothing() {
         assert_nothing_written(&seen, "a restart");
         assert_eq!(generation(), before);
         // After a restart everything is compared.
-        assert_eq!(of(&seen, Request::DestinationDump).messages, u64::from(SERVICES), "{seen:?}");
+        assert_eq!(of(&seen, RequestKind::DestinationDump).messages, u64::from(SERVICES), "{seen:?}");
     });
 }
 
@@ -123,9 +127,9 @@ fn looks_dump_the_servers_once_and_few_of_the_destinations() {
             now = wake(&outcome, now);
             let seen = tap.read().unwrap();
             assert_nothing_written(&seen, "a look");
-            let listed = of(&seen, Request::ServerDump);
+            let listed = of(&seen, RequestKind::ServerDump);
             assert!(listed.messages <= 1 && listed.sends <= 1, "{seen:?}");
-            let destinations = of(&seen, Request::DestinationDump).messages;
+            let destinations = of(&seen, RequestKind::DestinationDump).messages;
             assert!(destinations <= ONE_BY_ONE, "{seen:?}");
             assert!(listed.messages + destinations > 0, "a pass without a look: {seen:?}");
             lists += listed.messages;
@@ -155,12 +159,12 @@ fn a_repair_writes_the_damage_and_reads_no_other_server() {
             now = wake(&outcome, now);
         };
         let endpoints = u64::try_from(ENDPOINTS.len()).unwrap();
-        assert_eq!(of(&seen, Request::IpvsChange).messages, 2 * (1 + endpoints), "{outcome:?} {seen:?}");
-        assert_eq!(of(&seen, Request::ServerDump).messages, 1, "{seen:?}");
-        let read = of(&seen, Request::ServerRead).messages + of(&seen, Request::DestinationDump).messages;
+        assert_eq!(of(&seen, RequestKind::IpvsChange).messages, 2 * (1 + endpoints), "{outcome:?} {seen:?}");
+        assert_eq!(of(&seen, RequestKind::ServerDump).messages, 1, "{seen:?}");
+        let read = of(&seen, RequestKind::ServerRead).messages + of(&seen, RequestKind::DestinationDump).messages;
         assert!(read <= 2 * 2 + ONE_BY_ONE, "{seen:?}");
-        for request in [Request::NftChange, Request::RouteChange] {
-            assert_eq!(of(&seen, request), Tally::default(), "{request:?} of {seen:?}");
+        for request in [RequestKind::NftChange, RequestKind::RouteChange] {
+            assert_eq!(of(&seen, request), MessageTally::default(), "{request:?} of {seen:?}");
         }
     });
 }

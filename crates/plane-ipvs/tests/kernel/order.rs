@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use ferry_api::object::{Family, ObjectName, Protocol};
 use ferry_conformance::good;
 use ferry_conformance::states::{EXTERNAL, INTERNAL, LOCAL, frontend, net, pool, service};
-use ferry_kernel::nft::{OwnedData, Verdict};
-use ferry_kernel::{dummy, ipvs, nft};
+use ferry_kernel::dummy::DeviceSocket;
+use ferry_kernel::ipvs;
+use ferry_kernel::ipvs::{IpvsProtocol, IpvsSocket};
+use ferry_kernel::nft::{NftSocket, OwnedData, Verdict};
 use ferry_model::{FrontendAddr, FrontendKind, SourceRanges};
 use ferry_plane::{CommitError, SyncEngine, Unit, UnitId};
 use ferry_plane_ipvs::names::{DEVICE, TABLE, TABLE_COMMENT};
@@ -31,17 +33,17 @@ struct Seen {
 /// Looks at the service address 60 from another thread, with sockets of its own.
 struct Observer {
     family: Family,
-    nft: nft::Socket,
-    ipvs: ipvs::Socket,
-    device: dummy::Socket,
+    nft: NftSocket,
+    ipvs: IpvsSocket,
+    device: DeviceSocket,
 }
 
 // === impl Observer ===
 
 impl Observer {
     fn new(family: Family) -> Self {
-        let (nft, ipvs) = (nft::Socket::open().unwrap(), ipvs::Socket::open().unwrap());
-        Self { family, nft, ipvs, device: dummy::Socket::open().unwrap() }
+        let (nft, ipvs) = (NftSocket::open().unwrap(), IpvsSocket::open().unwrap());
+        Self { family, nft, ipvs, device: DeviceSocket::open().unwrap() }
     }
 
     /// True if the table is this mode's.
@@ -87,7 +89,7 @@ impl Observer {
     }
 
     fn server(&mut self) -> bool {
-        let id = ipvs::ServerId { address: vip(self.family, 60), port: 80, protocol: ipvs::Protocol::Tcp };
+        let id = ipvs::ServerId { address: vip(self.family, 60), port: 80, protocol: IpvsProtocol::Tcp };
         let mut endpoints = 0;
         self.ipvs.dump_destinations(&id, &mut |_, _| endpoints += 1).unwrap();
         endpoints == 2

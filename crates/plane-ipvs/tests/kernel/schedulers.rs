@@ -11,7 +11,7 @@ use ferry_conformance::states::{address, pool, service};
 use ferry_kernel::module;
 use ferry_model::{Affinity, Balance, Endpoint, MissingSchedulers, Scheduler};
 use ferry_plane::{CommitError, Delta, SyncEngine, Unit, UnitId};
-use ferry_plane_ipvs::{IpvsEngine, Options, SchedulerReports, ServerOptions};
+use ferry_plane_ipvs::{IpvsEngine, IpvsOptions, SchedulerReports, ServerOptions};
 
 use crate::common::{
     assert_idle, assert_in_force, at_vip, change, endpoint, inside, only, open, open_with, options, port, servers,
@@ -73,11 +73,11 @@ fn recording(family: Family, scheduler: Scheduler) -> (IpvsEngine, Arc<Mutex<Vec
     let take = Arc::clone(&reports);
     let reports_to = SchedulerReports(Arc::new(move |missing| take.lock().unwrap().push(missing)));
     let servers = ServerOptions { scheduler, reports: Some(reports_to), ..options().servers };
-    (open_with(family, Options { servers, ..options() }), reports)
+    (open_with(family, IpvsOptions { servers, ..options() }), reports)
 }
 
 fn is_absent(scheduler: Scheduler) -> bool {
-    module::find(&format!("ip_vs_{scheduler}")).state == module::State::Absent
+    module::find(&format!("ip_vs_{scheduler}")).state == module::ModuleState::Absent
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn every_scheduler_and_weight_is_set() {
         drop(engine);
         let mut engine = open_with(
             family,
-            Options { servers: ServerOptions { scheduler: Scheduler::Wlc, ..options().servers }, ..options() },
+            IpvsOptions { servers: ServerOptions { scheduler: Scheduler::Wlc, ..options().servers }, ..options() },
         );
         engine.offer(by_all(family));
         let before = servers();

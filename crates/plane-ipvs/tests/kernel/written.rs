@@ -10,7 +10,7 @@ use ferry_kernel::netns::Namespace;
 use ferry_kernel::sysctl;
 use ferry_plane::{CommitError, Delta, Extent, Kernel, Object, SyncEngine, Unit};
 use ferry_plane_ipvs::names::DEVICE;
-use ferry_plane_ipvs::{ForwardingReports, IpvsObject, Options, ServerOptions};
+use ferry_plane_ipvs::{ForwardingReports, IpvsObject, IpvsOptions, ServerOptions};
 
 use crate::common::{
     addresses, assert_idle, assert_in_force, assert_same, everything, generation, inside, ip, only, open, open_with,
@@ -117,7 +117,7 @@ fn kernel_parameters_and_timeouts_are_set() {
         let timeouts = Timeouts { tcp_seconds: 801, tcp_fin_seconds: 0, udp_seconds: 33 };
         let servers = ServerOptions { timeouts: Some(timeouts), ..options().servers };
         sysctl::write(FORWARDING, "0").unwrap();
-        let mut engine = open_with(family, Options { servers, strict_arp: true, ..options() });
+        let mut engine = open_with(family, IpvsOptions { servers, strict_arp: true, ..options() });
         engine.offer(everything(family));
         good(engine.sync(Instant::now()));
         let mut parameters = vec!["vs.conntrack", "vs.expire_nodest_conn", "vs.expire_quiescent_template"];
@@ -142,7 +142,7 @@ fn a_timeout_that_is_too_long_is_named() {
     inside(|family| {
         let timeouts = Timeouts { tcp_seconds: i32::MAX.cast_unsigned(), tcp_fin_seconds: 0, udp_seconds: 33 };
         let servers = ServerOptions { timeouts: Some(timeouts), ..options().servers };
-        let mut engine = open_with(family, Options { servers, ..options() });
+        let mut engine = open_with(family, IpvsOptions { servers, ..options() });
         engine.offer(everything(family));
         let outcome = engine.sync(Instant::now());
         let Some(CommitError::Unusable(error)) = outcome.error.as_deref() else { panic!("{outcome:?}") };
@@ -160,7 +160,7 @@ fn a_node_that_does_not_forward_ipv6_is_reported_until_it_does() {
         let take = Arc::clone(&reports);
         let report = ForwardingReports(Arc::new(move |note: Option<&str>| take.lock().unwrap().push(note.is_some())));
         let servers = ServerOptions { forwarding_reports: Some(report), ..options().servers };
-        let mut engine = open_with(family, Options { servers, ..options() });
+        let mut engine = open_with(family, IpvsOptions { servers, ..options() });
         let mut delta = only(family, &[]);
         delta.units.extend([web(family, "idle", 60, &[])]);
         engine.offer(delta);

@@ -11,7 +11,7 @@ use ferry_model::{
 use ferry_plane::{Compile, Unit};
 
 use super::hint::{self, Hint};
-use super::object::{BindKey, BindObject, ByOrigin, Origins, Place, Serves};
+use super::object::{BindKey, BindObject, ByOrigin, ListenAddress, Origins, Serves};
 use crate::port::{PortId, PortSpec};
 
 /// The pure half of the way `bind`, of one family.
@@ -78,7 +78,7 @@ impl Binding {
             out.push(BindObject::Port(id, spec));
         }
         for address in addresses {
-            let place = Place { protocol: state.protocol, address, port: number };
+            let place = ListenAddress { protocol: state.protocol, address, port: number };
             out.push(BindObject::Listener(place, serves.clone()));
         }
     }

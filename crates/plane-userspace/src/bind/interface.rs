@@ -153,7 +153,7 @@ impl<I: InterfaceAddresses + Send> Kernel<BindObject> for InterfaceLayer<I> {
 
 #[cfg(test)]
 mod tests {
-    use ferry_kernel::interface::{MemoryInterfaces, Record};
+    use ferry_kernel::interface::{AddressRecord, MemoryInterfaces};
 
     use super::*;
 
@@ -165,7 +165,7 @@ mod tests {
 
     /// A layer over the interfaces of a machine, with the record of an earlier run, if there is one.
     fn layer(machine: &MemoryInterfaces, record: &str) -> InterfaceLayer<MemoryInterfaces> {
-        let record = Record::new(std::env::temp_dir().join(format!("ferry-{}-{record}", std::process::id())));
+        let record = AddressRecord::new(std::env::temp_dir().join(format!("ferry-{}-{record}", std::process::id())));
         let owned = OwnedAddresses::open(machine.clone(), LOOPBACK, record).unwrap();
         InterfaceLayer::new(Family::V4, ServiceAddresses::new(owned))
     }

@@ -13,7 +13,7 @@ use ferry_plane::layered::Layer;
 use ferry_plane::{Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Op};
 use ferry_relay::{Listener, ListenerId, ListenerState, Port, SocketName, SourceRanges};
 
-use super::object::{BindKey, BindObject, Place, Serves};
+use super::object::{BindKey, BindObject, ListenAddress, Serves};
 use super::origin::{ChooseByOrigin, Whereabouts};
 use crate::balancers::Balancers;
 use crate::failing::{FailingListeners, ListenerReports};
@@ -33,8 +33,8 @@ pub(crate) struct ListenerLayer {
     has_origins: bool,
     balancers: Balancers,
     ports: BTreeMap<Serves, SharedPort>,
-    listeners: BTreeMap<Place, Listening>,
-    failing: FailingListeners<Place>,
+    listeners: BTreeMap<ListenAddress, Listening>,
+    failing: FailingListeners<ListenAddress>,
     next_look: Option<Instant>,
     /// of the last look
     listener_errors: u64,
@@ -89,7 +89,7 @@ impl ListenerLayer {
     }
 
     /// Opens a listener, or has the open one serve in this way from the next connection on.
-    fn listen(&mut self, place: Place, serves: &Serves) -> Result<(), CommitError> {
+    fn listen(&mut self, place: ListenAddress, serves: &Serves) -> Result<(), CommitError> {
         let Some(protocol) = protocol(place.protocol) else { return Ok(()) };
         let port = self.port(serves);
         let before = self.listeners.remove(&place);
@@ -115,17 +115,17 @@ impl ListenerLayer {
         Ok(())
     }
 
-    fn note_open(&mut self, place: Place) {
+    fn note_open(&mut self, place: ListenAddress) {
         self.failing.remove(&place);
         self.whereabouts.set_open(place, true);
     }
 
-    fn note_failing(&mut self, place: Place, why: String) {
+    fn note_failing(&mut self, place: ListenAddress, why: String) {
         self.failing.insert(place, why);
         self.whereabouts.set_open(place, false);
     }
 
-    fn close(&mut self, place: Place) {
+    fn close(&mut self, place: ListenAddress) {
         self.failing.remove(&place);
         self.whereabouts.set_open(place, false);
         if let Some(Listening { id, serves }) = self.listeners.remove(&place) {
@@ -182,7 +182,7 @@ impl ListenerLayer {
     /// Notes the listeners that have failed since the last look, or are open again.
     fn look(&mut self) {
         let failing = self.shared.relay.failing();
-        let listeners: Vec<(Place, ListenerId)> =
+        let listeners: Vec<(ListenAddress, ListenerId)> =
             self.listeners.iter().map(|(place, listening)| (*place, listening.id)).collect();
         for (place, id) in listeners {
             match failing.get(&id) {

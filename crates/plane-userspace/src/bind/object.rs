@@ -21,7 +21,7 @@ pub enum BindObject {
     /// the address of a Service, which no interface has: this way makes it one of the machine
     Address(IpAddr),
     /// a listener of the relay
-    Listener(Place, Serves),
+    Listener(ListenAddress, Serves),
 }
 
 /// Identity of an object.
@@ -34,7 +34,7 @@ pub enum BindKey {
     /// the address of a Service
     Address(IpAddr),
     /// a listener
-    Listener(Place),
+    Listener(ListenAddress),
 }
 
 /// The facts that tell where a client is.
@@ -48,7 +48,7 @@ pub struct Origins {
 
 /// Where a listener listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct ListenAddress {
     /// the protocol
     pub protocol: Protocol,
     /// the address
@@ -91,16 +91,16 @@ pub(super) fn addresses(objects: &[BindObject]) -> Indexed {
     objects.iter().enumerate().filter_map(address).collect()
 }
 
-// === impl Place ===
+// === impl ListenAddress ===
 
-impl Place {
+impl ListenAddress {
     /// Its address and port.
     pub fn at(self) -> SocketAddr {
         SocketAddr::new(self.address, self.port)
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.at(), self.protocol.lower())
     }
@@ -183,7 +183,7 @@ impl Object for BindObject {
 
     fn serves(&self) -> Option<Served> {
         match self {
-            Self::Listener(Place { protocol, address, port }, _) => {
+            Self::Listener(ListenAddress { protocol, address, port }, _) => {
                 Some(Served::Frontend(*protocol, FrontendAddr::Vip(*address, *port)))
             }
             Self::Origins(_) | Self::Port(..) | Self::Address(_) => None,

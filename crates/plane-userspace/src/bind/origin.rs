@@ -9,20 +9,20 @@ use ferry_api::object::Protocol;
 use ferry_model::Scope;
 use ferry_relay::{Balancer, Choice, Choose, Endpoint};
 
-use super::object::{ByOrigin, Origins, Place};
+use super::object::{ByOrigin, ListenAddress, Origins};
 
 /// The places of clients, for one family's listeners.
 #[derive(Debug, Default)]
-pub(super) struct Whereabouts(RwLock<Known>);
+pub(super) struct Whereabouts(RwLock<KnownOrigins>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownOrigins {
     origins: Origins,
     /// the addresses at which listeners are, with their number. The kernel takes the address of a Service as the source of the node's own
     /// connections to it
     listening: HashMap<IpAddr, usize>,
     /// the open listeners: an endpoint there would be this relay itself, which would dial itself until it has no port left
-    open: HashSet<Place>,
+    open: HashSet<ListenAddress>,
 }
 
 /// The choice of one port of the relay: among the endpoints of a scope, which depends on where the client is.
@@ -78,7 +78,7 @@ impl Whereabouts {
     }
 
     /// Notes that a listener is open, or that it isn't: then the port may be another program's, such as an endpoint in the host's network.
-    pub(super) fn set_open(&self, place: Place, is_open: bool) {
+    pub(super) fn set_open(&self, place: ListenAddress, is_open: bool) {
         let open = &mut self.0.write().unwrap_or_else(PoisonError::into_inner).open;
         if is_open {
             open.insert(place);
@@ -92,12 +92,12 @@ impl Whereabouts {
         let open = &self.0.read().unwrap_or_else(PoisonError::into_inner).open;
         choice.retain(|endpoint| {
             let at = endpoint.address();
-            !open.contains(&Place { protocol, address: at.ip(), port: at.port() })
+            !open.contains(&ListenAddress { protocol, address: at.ip(), port: at.port() })
         });
     }
 
     fn scope(&self, scopes: ByOrigin, client: IpAddr) -> Option<Scope> {
-        let Known { origins, listening, .. } = &*self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let KnownOrigins { origins, listening, .. } = &*self.0.read().unwrap_or_else(PoisonError::into_inner);
         let is_local = origins.local.binary_search(&client).is_ok() || listening.contains_key(&client);
         origins.scope(scopes, client, is_local)
     }
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn the_relay_is_no_endpoint_of_its_own() {
         let whereabouts = Arc::new(Whereabouts::default());
-        let place = |protocol, address, port| Place { protocol, address, port };
+        let place = |protocol, address, port| ListenAddress { protocol, address, port };
         let (own, pod) = (address("10.96.0.10"), address("10.244.2.2"));
         let balancer = Balancer::new(None, Duration::ZERO);
         balancer.replace(&[(own, 80).into(), (own, 81).into(), (pod, 80).into()], []);

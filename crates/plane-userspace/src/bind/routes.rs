@@ -33,12 +33,12 @@ pub(crate) struct RouteLayer {
     monitor: RouteMonitor,
     waker: SharedWaker,
     /// the addresses that this process has committed or read
-    bound: BTreeMap<IpAddr, Owner>,
+    bound: BTreeMap<IpAddr, RouteOwner>,
 }
 
 /// The owner of the route to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
+enum RouteOwner {
     Ours,
     Others,
 }
@@ -96,12 +96,12 @@ impl RouteLayer {
     fn listed(&mut self) -> Result<BTreeSet<IpAddr>, CommitError> {
         let listed = self.routes.list(self.family).map_err(of_io)?;
         let serves = |route: &LocalRoute| {
-            route.is_ours() || self.bound.get(&route.address).is_some_and(|owner| *owner == Owner::Others)
+            route.is_ours() || self.bound.get(&route.address).is_some_and(|owner| *owner == RouteOwner::Others)
         };
-        let served: BTreeMap<IpAddr, Owner> = listed
+        let served: BTreeMap<IpAddr, RouteOwner> = listed
             .iter()
             .filter(|route| serves(route))
-            .map(|route| (route.address, if route.is_ours() { Owner::Ours } else { Owner::Others }))
+            .map(|route| (route.address, if route.is_ours() { RouteOwner::Ours } else { RouteOwner::Others }))
             .collect();
         self.bound = served;
         Ok(self.bound.keys().copied().collect())
@@ -115,16 +115,16 @@ impl RouteLayer {
         let failed: BTreeSet<usize> = refused.iter().map(|(position, _)| *position).collect();
         for (position, address) in addresses.iter().enumerate() {
             if taken.contains(&position) {
-                self.bound.insert(*address, Owner::Others);
+                self.bound.insert(*address, RouteOwner::Others);
             } else if !failed.contains(&position) {
-                self.bound.insert(*address, Owner::Ours);
+                self.bound.insert(*address, RouteOwner::Ours);
             }
         }
         Ok(refusals(Op::Create, added, refused))
     }
 
     fn remove(&mut self, removed: &Indexed) -> Result<Vec<Refusal>, CommitFailure> {
-        let is_ours = |(_, address): &&(usize, IpAddr)| self.bound.get(address) != Some(&Owner::Others);
+        let is_ours = |(_, address): &&(usize, IpAddr)| self.bound.get(address) != Some(&RouteOwner::Others);
         let ours: Indexed = removed.iter().filter(is_ours).copied().collect();
         for (_, address) in removed {
             self.bound.remove(address);

@@ -8,7 +8,7 @@ use ferry_model::{Packet, Snat, Verdict};
 use ferry_plane::{PacketPath, Trace, Traced};
 
 use super::compile::Binding;
-use super::object::{BindObject, Origins, Place, Serves};
+use super::object::{BindObject, ListenAddress, Origins, Serves};
 use crate::port::{PortId, PortSpec};
 
 /// Traces many packets through the same objects.
@@ -17,7 +17,7 @@ struct Tracer<'a> {
     origins: Origins,
     ports: HashMap<&'a PortId, &'a PortSpec>,
     addresses: HashSet<IpAddr>,
-    listeners: HashMap<Place, &'a Serves>,
+    listeners: HashMap<ListenAddress, &'a Serves>,
 }
 
 impl Trace for Binding {
@@ -71,7 +71,7 @@ impl ferry_plane::Tracer for Tracer<'_> {
             path.step(0, format_args!("address {}", packet.destination));
             verdict = Verdict::Reject;
         }
-        let place = Place { protocol: packet.protocol, address: packet.destination, port: packet.port };
+        let place = ListenAddress { protocol: packet.protocol, address: packet.destination, port: packet.port };
         if let Some(serves) = self.listeners.get(&place) {
             path.step(0, format_args!("listener {place}"));
             verdict = self.served(serves, packet, &mut path);

@@ -3,7 +3,7 @@
 use ferry_api::object::Family;
 use ferry_model::{BaseState, Context, NodePortAddresses};
 use ferry_ruleset::Rules;
-use ferry_ruleset::read::Owner;
+use ferry_ruleset::read::TableOwner;
 use ferry_ruleset::table::{ChainName, SetName, TableObject};
 
 use super::element::{Door, ElementKey, Entrance, Userspace, Value};
@@ -15,7 +15,7 @@ use crate::port::SCOPES;
 /// The objects of the base.
 pub(crate) fn compile(family: Family, context: &Context, base: &BaseState, out: &mut Vec<UserspaceObject>) {
     let mut table = |object| out.push(UserspaceObject::Table(object));
-    table(TableObject::Table(Owner::Ours));
+    table(TableObject::Table(TableOwner::Ours));
     FixedSet::ALL.iter().for_each(|set| table(TableObject::Set(SetName::Fixed(*set))));
     for chain in FixedChain::ALL {
         table(TableObject::Chain(ChainName::Fixed(*chain), Rules(rules(*chain, family, context, base).into())));

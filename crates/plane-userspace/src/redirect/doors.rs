@@ -9,10 +9,10 @@ use super::element::Door;
 
 /// The ports of one family's listeners: written by the relay's half of the mode, read where elements of the table are encoded.
 #[derive(Clone, Debug, Default)]
-pub struct Doors(Arc<Mutex<Open>>);
+pub struct Doors(Arc<Mutex<OpenDoors>>);
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenDoors {
     ports: HashMap<Door, u16>,
     doors: HashMap<(Protocol, u16), Door>,
 }
@@ -43,14 +43,14 @@ impl Doors {
         self.lock().doors.get(&(protocol, port)).cloned()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenDoors> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Open ===
+// === impl OpenDoors ===
 
-impl Open {
+impl OpenDoors {
     fn remove(&mut self, door: &Door) {
         if let Some(port) = self.ports.remove(door) {
             self.doors.remove(&(door.protocol(), port));

@@ -50,22 +50,22 @@ pub(crate) struct RelayLayer {
 }
 
 /// Why an object could not be made.
-enum Failure {
+enum RelayFailure {
     /// descriptors or memory are used up
     Exhausted(io::Error),
     /// this object is impossible now
     Refused(io::Error),
 }
 
-// === impl Failure ===
+// === impl RelayFailure ===
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for RelayFailure {
     fn from(error: io::Error) -> Self {
         Self::Refused(error)
     }
 }
 
-impl From<ListenerError> for Failure {
+impl From<ListenerError> for RelayFailure {
     fn from(error: ListenerError) -> Self {
         let failure = if error.is_exhaustion { Self::Exhausted } else { Self::Refused };
         failure(io::Error::other(error.text))
@@ -92,7 +92,7 @@ impl RelayLayer {
         }
     }
 
-    fn apply(&mut self, op: Op, object: &UserspaceObject) -> Result<(), Failure> {
+    fn apply(&mut self, op: Op, object: &UserspaceObject) -> Result<(), RelayFailure> {
         match (op, object) {
             (Op::Create | Op::Replace, UserspaceObject::Port(id, spec)) => self.serve(id, spec),
             (Op::Delete, UserspaceObject::Port(id, _)) => self.close_port(id),
@@ -101,8 +101,8 @@ impl RelayLayer {
             (Op::Create | Op::Replace, UserspaceObject::Listener(door)) => {
                 let listened = self.listen(door);
                 match &listened {
-                    Err(Failure::Refused(error)) => self.failing.insert(door.clone(), error.to_string()),
-                    Err(Failure::Exhausted(_)) | Ok(()) => self.failing.remove(door),
+                    Err(RelayFailure::Refused(error)) => self.failing.insert(door.clone(), error.to_string()),
+                    Err(RelayFailure::Exhausted(_)) | Ok(()) => self.failing.remove(door),
                 }
                 return listened;
             }
@@ -167,7 +167,7 @@ impl RelayLayer {
 
     /// Opens a listener: with the socket that the process before has left, or at a port of the preferred range, the same one each
     /// time, or else at a port that the system chooses.
-    fn listen(&mut self, door: &Door) -> Result<(), Failure> {
+    fn listen(&mut self, door: &Door) -> Result<(), RelayFailure> {
         let label = label(self.family, door);
         let (listener, name) = (self.shared.names.next(), SocketName::Gate(label.clone()));
         let inherited = self.shared.inheritance.bind(&name, self.at(0), false);
@@ -175,7 +175,7 @@ impl RelayLayer {
             inherited @ Bind::Inherited { .. } => vec![inherited],
             Bind::Address { .. } | Bind::Open(_) => self.candidates(door.protocol(), &label),
         };
-        let mut failure = Failure::from(io::Error::other("no port to listen at"));
+        let mut failure = RelayFailure::from(io::Error::other("no port to listen at"));
         for bind in binds {
             match self.add(listener, door, &label, bind)? {
                 ListenerState::Open(address) => {
@@ -329,11 +329,11 @@ impl Kernel<UserspaceObject> for RelayLayer {
             match self.apply(op, object) {
                 Ok(()) => {}
                 // Whatever comes next needs descriptors or memory, too.
-                Err(Failure::Exhausted(error)) => {
+                Err(RelayFailure::Exhausted(error)) => {
                     self.failing.report();
                     return Err(CommitFailure::unknown(CommitError::Resources(error)));
                 }
-                Err(Failure::Refused(error)) => refused.push((op, index, error)),
+                Err(RelayFailure::Refused(error)) => refused.push((op, index, error)),
             }
         }
         self.failing.report();

@@ -5,7 +5,7 @@ use ferry_kernel::nft::{BaseHook, ChainKind, FibAddress, Hook};
 use ferry_model::{BaseState, Context, LocalDetector, NodePortAddresses, Scope};
 use ferry_ruleset::rules::{Field, NODE_PORT, RuleWriter, VIP};
 use ferry_ruleset::serves::node_port_rule;
-use ferry_ruleset::{Rule, Rules};
+use ferry_ruleset::{Rules, TableRule};
 
 use super::names::{FixedChain, FixedSet};
 
@@ -54,7 +54,7 @@ pub(crate) fn probes(family: Family) -> Vec<(FixedChain, Rules)> {
 }
 
 /// The rules of a chain.
-pub(crate) fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState) -> Vec<Rule> {
+pub(crate) fn rules(chain: FixedChain, family: Family, context: &Context, base: &BaseState) -> Vec<TableRule> {
     chain_rules(chain, family, (context.local.as_ref(), context.masquerade_mark), base)
 }
 
@@ -64,9 +64,9 @@ fn chain_rules(
     family: Family,
     (pods, mark): (Option<&LocalDetector>, u32),
     base: &BaseState,
-) -> Vec<Rule> {
+) -> Vec<TableRule> {
     let rule = || RuleWriter::new(family);
-    let inside = |of: fn(RuleWriter) -> Rule| {
+    let inside = |of: fn(RuleWriter) -> TableRule| {
         let pods = pods.and_then(|pods| rule().pods(pods, true)).map(of);
         pods.into_iter().chain([of(rule().address_is_local(FibAddress::Source, true))])
     };
@@ -122,7 +122,7 @@ fn chain_rules(
 
 /// Leads to the listeners of a scope. There is one for a packet that comes here, so the last rule is for what a change of the
 /// table lets slip.
-fn relay(family: Family, scope: Scope) -> Vec<Rule> {
+fn relay(family: Family, scope: Scope) -> Vec<TableRule> {
     let rule = || RuleWriter::new(family);
     vec![
         rule().translate(&[Field::Protocol], FixedSet::gate(scope)),

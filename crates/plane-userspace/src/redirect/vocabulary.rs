@@ -7,8 +7,8 @@ use ferry_kernel::nft::{BaseHook, ElementData, OwnedData, Verdict, VerdictRef};
 use ferry_model::{FrontendAddr, Scope};
 use ferry_plane::Served;
 use ferry_ruleset::Rules;
-use ferry_ruleset::fields::{Bytes, Reader};
-use ferry_ruleset::layout::{Data, Layout, Part};
+use ferry_ruleset::fields::{Bytes, FieldReader};
+use ferry_ruleset::layout::{Data, KeyPart, Layout};
 use ferry_ruleset::rules::{RuleWriter, VIP};
 use ferry_ruleset::sources::SourcesId;
 use ferry_ruleset::table::{ChainName, SetName, Vocabulary};
@@ -34,13 +34,13 @@ impl Vocabulary for Userspace {
     }
 
     fn layout(set: FixedSet) -> Layout {
-        let vip = &[Part::Address, Part::Protocol, Part::Port];
-        let port = &[Part::Protocol, Part::Port];
+        let vip = &[KeyPart::Address, KeyPart::Protocol, KeyPart::Port];
+        let port = &[KeyPart::Protocol, KeyPart::Port];
         match set {
             FixedSet::ServiceIps | FixedSet::RestrictedIps => Layout::new(vip, Data::Verdict),
             FixedSet::ServiceNodePorts => Layout::new(port, Data::Verdict),
-            FixedSet::ClusterIps | FixedSet::NodePortIps => Layout::new(&[Part::Address], Data::None),
-            FixedSet::GateCluster | FixedSet::GateLocal => Layout::new(&[Part::Protocol], Data::Endpoint),
+            FixedSet::ClusterIps | FixedSet::NodePortIps => Layout::new(&[KeyPart::Address], Data::None),
+            FixedSet::GateCluster | FixedSet::GateLocal => Layout::new(&[KeyPart::Protocol], Data::Endpoint),
             FixedSet::DatagramsCluster | FixedSet::DatagramsLocal => Layout::new(vip, Data::Endpoint),
             FixedSet::DatagramsNodePortsCluster | FixedSet::DatagramsNodePortsLocal => {
                 Layout::new(port, Data::Endpoint)
@@ -97,7 +97,7 @@ impl Vocabulary for Userspace {
     }
 
     fn key(doors: Option<&Doors>, set: FixedSet, family: Family, bytes: &[u8]) -> Option<ElementKey> {
-        let mut reader = Reader { family, bytes };
+        let mut reader = FieldReader { family, bytes };
         let key = decode(doors, set, &mut reader)?;
         reader.bytes.is_empty().then_some(key)
     }
@@ -123,7 +123,7 @@ impl Vocabulary for Userspace {
             (OwnedData::Verdict(Verdict::Goto(chain)), Data::Verdict) => {
                 ChainName::parse(chain).map_or(Value::Foreign, Value::Goto)
             }
-            (OwnedData::Value(bytes), Data::Endpoint) => relay(doors, set, Reader { family, bytes }),
+            (OwnedData::Value(bytes), Data::Endpoint) => relay(doors, set, FieldReader { family, bytes }),
             _ => Value::Foreign,
         }
     }
@@ -154,7 +154,7 @@ impl Vocabulary for Userspace {
 }
 
 /// Decodes where a map leads to: an address, and the port of a listener of this process.
-fn relay(doors: &Doors, set: FixedSet, mut reader: Reader<'_>) -> Value {
+fn relay(doors: &Doors, set: FixedSet, mut reader: FieldReader<'_>) -> Value {
     let protocol = match set {
         FixedSet::GateCluster | FixedSet::GateLocal => Protocol::Tcp,
         _ => Protocol::Udp,
@@ -166,15 +166,15 @@ fn relay(doors: &Doors, set: FixedSet, mut reader: Reader<'_>) -> Value {
     }
 }
 
-fn decode(doors: Option<&Doors>, set: FixedSet, reader: &mut Reader<'_>) -> Option<ElementKey> {
-    let of_protocol = |reader: &mut Reader<'_>, wanted| (reader.protocol()? == wanted).then_some(());
-    let datagrams = |reader: &mut Reader<'_>, scope, address: Option<IpAddr>| {
+fn decode(doors: Option<&Doors>, set: FixedSet, reader: &mut FieldReader<'_>) -> Option<ElementKey> {
+    let of_protocol = |reader: &mut FieldReader<'_>, wanted| (reader.protocol()? == wanted).then_some(());
+    let datagrams = |reader: &mut FieldReader<'_>, scope, address: Option<IpAddr>| {
         of_protocol(reader, Protocol::Udp)?;
         let port = reader.port()?;
         let at = address.map_or(FrontendAddr::NodePort(port), |address| FrontendAddr::Vip(address, port));
         Some(ElementKey::Datagrams(scope, at))
     };
-    let vip = |reader: &mut Reader<'_>, map| {
+    let vip = |reader: &mut FieldReader<'_>, map| {
         let (address, protocol, port) = (reader.address()?, reader.protocol()?, reader.port()?);
         Some(ElementKey::Vip { map, protocol, address, port })
     };

@@ -8,7 +8,7 @@ use ferry_model::Context;
 
 use super::drift::Scale;
 use super::portions::only_adds;
-use super::{BatchOf, Engine, KeyOf, Purpose, Stage, leave_out, staying};
+use super::{BatchOf, Engine, KeyOf, Purpose, StartStage, leave_out, staying};
 use crate::attempt::{Change, halves, owners};
 use crate::diff::difference_showing;
 use crate::{Acked, Batch, CommitError, Compile, Extent, Kernel, Object, Outcome, Refusal, Served, Unit, UnitId};
@@ -278,7 +278,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             self.kernel.acknowledged(&objects);
         }
         self.ahead = false;
-        self.stage = Stage::Adopted;
+        self.stage = StartStage::Adopted;
     }
 
     fn set_apart_all(

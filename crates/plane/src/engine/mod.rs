@@ -58,7 +58,7 @@ pub struct Engine<C: Compile, K> {
     references: References<C::Object>,
     quarantine: Quarantine,
     contested_keys: ContestedKeys<KeyOf<C>>,
-    stage: Stage,
+    stage: StartStage,
     /// true if a base is in force although this engine's is not acknowledged: an earlier run's, or one that the kernel has
     /// rejected since; `None` until the first full sync
     found_base: Option<bool>,
@@ -81,7 +81,7 @@ type BatchOf<C> = Batch<<C as Compile>::Object>;
 
 /// Progress of the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum StartStage {
     /// the kernel half is not prepared
     New,
     /// the actual state is unknown
@@ -122,7 +122,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             references: References::default(),
             quarantine: Quarantine::default(),
             contested_keys: ContestedKeys::default(),
-            stage: Stage::New,
+            stage: StartStage::New,
             found_base: None,
             candidates: DriftCandidates::new(C::REPAIR_PAUSE),
             unverified: Unverified::default(),
@@ -200,9 +200,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     }
 
     fn prepared(&mut self) -> Result<(), CommitError> {
-        if self.stage == Stage::New {
+        if self.stage == StartStage::New {
             self.kernel.prepare()?;
-            self.stage = Stage::Prepared;
+            self.stage = StartStage::Prepared;
         }
         Ok(())
     }
@@ -228,7 +228,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     }
 
     fn sync_pending(&mut self, context: &Arc<Context>, now: Instant, outcome: &mut Outcome) -> Result<(), CommitError> {
-        if self.stage != Stage::Adopted {
+        if self.stage != StartStage::Adopted {
             outcome.worked = true;
             return self.sync_all(context, now, Purpose::Adopt, outcome);
         }
@@ -274,7 +274,7 @@ where
 
     fn tend(&mut self, now: Instant) -> Outcome {
         self.pass(now, |engine, context, outcome| {
-            if engine.stage != Stage::Adopted {
+            if engine.stage != StartStage::Adopted {
                 return engine.sync_pending(context, now, outcome);
             }
             // If the plane's check of the kernel fails, pending changes are committed nevertheless.

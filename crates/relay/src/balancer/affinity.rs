@@ -23,14 +23,14 @@ pub(super) struct AffinityMap {
 
 #[derive(Debug)]
 struct Clients {
-    records: HashMap<IpAddr, Record>,
+    records: HashMap<IpAddr, AffinityRecord>,
     next_sweep: usize,
     /// no sweep before this time: where nothing expires, one for each new client would take the most time
     rests_until: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Record {
+struct AffinityRecord {
     endpoint: Arc<Endpoint>,
     used: Instant,
 }
@@ -55,7 +55,7 @@ impl AffinityMap {
     /// Records the client's endpoint, or renews the record.
     pub(super) fn record(&self, client: IpAddr, endpoint: &Arc<Endpoint>, now: Instant) {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let record = Record { endpoint: Arc::clone(endpoint), used: now };
+        let record = AffinityRecord { endpoint: Arc::clone(endpoint), used: now };
         if let Some(known) = clients.records.get_mut(&client) {
             *known = record;
             return;
@@ -80,9 +80,9 @@ impl AffinityMap {
     }
 }
 
-// === impl Record ===
+// === impl AffinityRecord ===
 
-impl Record {
+impl AffinityRecord {
     fn serves(&self, now: Instant, timeout: Duration) -> bool {
         now.saturating_duration_since(self.used) < timeout && !self.endpoint.is_removed()
     }

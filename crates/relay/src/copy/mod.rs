@@ -16,7 +16,7 @@ use std::pin::pin;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use crate::counters::Count;
+use crate::counters::Counter;
 use crate::system::lost;
 use buffered::Passed;
 #[cfg(not(target_os = "linux"))]
@@ -34,12 +34,12 @@ pub(crate) enum Ending {
     /// Both sides have closed, and all bytes were passed on.
     Closed,
     /// One side was reset, or lost: the other has to be reset too, since a regular end would claim that the stream is complete.
-    Lost(Side),
+    Lost(Peer),
 }
 
 /// One of the two peers of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum Peer {
     Client,
     Server,
 }
@@ -47,8 +47,8 @@ pub(crate) enum Side {
 /// The counters of one direction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Meter<'a> {
-    pub(crate) port: &'a Count,
-    pub(crate) endpoint: &'a Count,
+    pub(crate) port: &'a Counter,
+    pub(crate) endpoint: &'a Counter,
 }
 
 /// The end of one direction.
@@ -99,17 +99,17 @@ pub(crate) async fn both_ways(
     tokio::select! {
         // The upward direction counts the bytes of the first pass, even if the other one ends at once.
         biased;
-        finish = &mut upward => rest(finish, (client, Side::Client), downward, Side::Server).await,
-        finish = &mut downward => rest(finish, (server, Side::Server), upward, Side::Client).await,
+        finish = &mut upward => rest(finish, (client, Peer::Client), downward, Peer::Server).await,
+        finish = &mut downward => rest(finish, (server, Peer::Server), upward, Peer::Client).await,
     }
 }
 
 /// Copies what remains after the direction from `source` to `sink` has ended.
 async fn rest(
     finish: Finish,
-    (socket, source): (&TcpStream, Side),
+    (socket, source): (&TcpStream, Peer),
     other: impl Future<Output = Finish>,
-    sink: Side,
+    sink: Peer,
 ) -> Ending {
     match finish {
         Finish::SourceLost => Ending::Lost(source),

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use crate::config::Keepalive;
 use crate::protocol::Protocol;
-pub(crate) use ferry_kernel::datagram::{BATCH, Datagrams, Received};
+pub(crate) use ferry_kernel::datagram::{BATCH, Datagrams, ReceivedDatagram};
 
 /// An open socket that another process can have, too.
 pub type OpenSocket = OwnedFd;

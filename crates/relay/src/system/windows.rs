@@ -32,12 +32,12 @@ type Route = (SocketAddr, Option<IpAddr>);
 #[derive(Debug)]
 pub(crate) struct Datagrams {
     bytes: Vec<u8>,
-    received: Option<Received>,
+    received: Option<ReceivedDatagram>,
 }
 
 /// A received datagram, without its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedDatagram {
     /// The sender.
     pub(crate) source: SocketAddr,
     /// The address that the datagram was sent to, if the socket reports it.
@@ -55,7 +55,7 @@ impl Datagrams {
     }
 
     /// The datagram that was received last.
-    pub(crate) fn received(&self) -> &[Received] {
+    pub(crate) fn received(&self) -> &[ReceivedDatagram] {
         self.received.as_slice()
     }
 }
@@ -77,7 +77,7 @@ pub(crate) fn receive(datagrams: &mut Datagrams, socket: &tokio::net::UdpSocket,
         let is_refusal = ready.is_error() && error.kind() == io::ErrorKind::WouldBlock;
         if is_refusal { io::ErrorKind::ConnectionRefused.into() } else { error }
     })?;
-    datagrams.received = Some(Received { source, local: None, length });
+    datagrams.received = Some(ReceivedDatagram { source, local: None, length });
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::connection::{self, Admitted, Reset};
-use crate::gate::Target;
+use crate::gate::ServedPorts;
 use crate::system::{self, Acceptor};
 use crate::worker::{WorkerHandle, least_loaded};
 
@@ -18,7 +18,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(
 /// position of this thread among all.
 pub(crate) async fn accept(
     listener: &Acceptor,
-    target: impl Fn() -> Target,
+    target: impl Fn() -> ServedPorts,
     workers: &Arc<[WorkerHandle]>,
     at: usize,
 ) -> io::Error {

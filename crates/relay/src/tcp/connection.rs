@@ -11,12 +11,12 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use super::dial::dial;
-use crate::copy::{self, Ending, Meter, Side};
+use crate::copy::{self, Ending, Meter, Peer};
 use crate::endpoint::Endpoint;
-use crate::gate::Target;
-use crate::port::{Kind, Permit, Port, Refusal};
+use crate::gate::ServedPorts;
+use crate::port::{Permit, PermitKind, Port, Refusal};
 use crate::system;
-use crate::worker::Context;
+use crate::worker::WorkerContext;
 
 /// Before a reset is passed on, bytes that the lost side has sent before get about so long to reach the other one: a reset drops
 /// what is still queued.
@@ -41,7 +41,7 @@ where
 
 /// Counts a connection of a thread.
 #[derive(Debug)]
-struct OnThread(Arc<Context>);
+struct OnThread(Arc<WorkerContext>);
 
 /// Counts an established connection of an endpoint.
 #[derive(Debug)]
@@ -55,11 +55,11 @@ impl Admitted {
         stream: Reset<net::TcpStream>,
         client: IpAddr,
         port: &Arc<Port>,
-        context: &Arc<Context>,
+        context: &Arc<WorkerContext>,
     ) -> Option<Self> {
         let limit = context.config.max_connections;
         let permit = if port.admits(client) {
-            Permit::new(port, &context.totals, Kind::Connection, limit)
+            Permit::new(port, &context.totals, PermitKind::Connection, limit)
         } else {
             Err(Refusal::Source)
         };
@@ -73,7 +73,7 @@ impl Admitted {
     }
 
     /// The same on another thread.
-    pub(super) fn moved(self, to: &Arc<Context>) -> Self {
+    pub(super) fn moved(self, to: &Arc<WorkerContext>) -> Self {
         Self { context: OnThread::new(Arc::clone(to)), ..self }
     }
 }
@@ -108,7 +108,7 @@ async fn relay(
     server: Reset<TcpStream>,
     endpoint: &Arc<Endpoint>,
     port: &Port,
-    context: &Context,
+    context: &WorkerContext,
 ) -> io::Result<()> {
     let established = Established::new(Arc::clone(endpoint));
     let (counters, of_endpoint) = (port.counters(), established.0.counters());
@@ -133,8 +133,8 @@ async fn relay(
             client.end();
             server.end();
         }
-        Ending::Lost(Side::Client) => deliver(to).await,
-        Ending::Lost(Side::Server) => deliver(from).await,
+        Ending::Lost(Peer::Client) => deliver(to).await,
+        Ending::Lost(Peer::Server) => deliver(from).await,
     }
     Ok(())
 }
@@ -166,7 +166,7 @@ where
 
 impl Reset<net::TcpStream> {
     /// The port of the connection, which a listener with this target has accepted.
-    pub(super) fn port(&self, target: &Target) -> Option<Arc<Port>> {
+    pub(super) fn port(&self, target: &ServedPorts) -> Option<Arc<Port>> {
         target.port_of(self.0.as_ref()?)
     }
 
@@ -192,7 +192,7 @@ where
 // === impl OnThread ===
 
 impl OnThread {
-    fn new(context: Arc<Context>) -> Self {
+    fn new(context: Arc<WorkerContext>) -> Self {
         context.connections.fetch_add(1, Ordering::Relaxed);
         Self(context)
     }

@@ -10,12 +10,12 @@ use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use crate::choose::Choice;
-use crate::config::Config;
+use crate::config::RelayConfig;
 use crate::endpoint::Endpoint;
 use crate::port::{Port, Refusal};
 use crate::socket;
 use crate::system;
-use crate::worker::Context;
+use crate::worker::WorkerContext;
 
 /// Connects to the first endpoint that answers. One that refuses is not tried again; one that doesn't answer in time is, with a
 /// longer limit, if there are fewer endpoints than tries.
@@ -23,7 +23,7 @@ pub(super) async fn dial(
     port: &Port,
     mut choice: Choice,
     client: IpAddr,
-    context: &Context,
+    context: &WorkerContext,
 ) -> Result<(TcpStream, Arc<Endpoint>), Refusal> {
     let mut tries = 0;
     for (count, &limit) in context.config.dial_limits.iter().enumerate() {
@@ -50,7 +50,7 @@ pub(super) async fn dial(
 }
 
 /// Connects within a time limit.
-async fn connect(address: SocketAddr, limit: Duration, config: &Config) -> Result<io::Result<TcpStream>, Elapsed> {
+async fn connect(address: SocketAddr, limit: Duration, config: &RelayConfig) -> Result<io::Result<TcpStream>, Elapsed> {
     let stream = match socket::connect(address, config).and_then(TcpStream::from_std) {
         Ok(stream) => stream,
         Err(error) => return Ok(Err(error)),
@@ -73,7 +73,7 @@ fn other_than_itself(stream: TcpStream, peer: SocketAddr) -> io::Result<TcpStrea
 }
 
 /// Not the endpoint's fault: no try with another can succeed.
-fn exhausted(port: &Port, context: &Context, error: &io::Error) -> Refusal {
+fn exhausted(port: &Port, context: &WorkerContext, error: &io::Error) -> Refusal {
     context.totals.exhausted.increment();
     tracing::debug!(%error, port = port.name(), "cannot open a connection to an endpoint");
     Refusal::Exhausted

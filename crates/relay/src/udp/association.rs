@@ -13,17 +13,17 @@ use tokio::task::yield_now;
 use tokio::time::sleep_until;
 
 use super::ALL;
-use super::table::{Client, Table};
+use super::table::{AssociationTable, UdpClient};
 use crate::endpoint::Endpoint;
 use crate::port::{Permit, Port, Refusal};
 use crate::socket;
 use crate::system;
-use crate::worker::Context;
+use crate::worker::WorkerContext;
 
 /// An association. Its task and the listener's table hold it.
 #[derive(Debug)]
 pub(super) struct Association {
-    client: Client,
+    client: UdpClient,
     endpoint: Arc<Endpoint>,
     socket: UdpSocket,
     permit: Permit,
@@ -34,7 +34,11 @@ pub(super) struct Association {
 }
 
 /// A socket that is connected to the first endpoint of the port's choice that has a route.
-pub(super) fn connect(port: &Port, client: IpAddr, context: &Context) -> Result<(UdpSocket, Arc<Endpoint>), Refusal> {
+pub(super) fn connect(
+    port: &Port,
+    client: IpAddr,
+    context: &WorkerContext,
+) -> Result<(UdpSocket, Arc<Endpoint>), Refusal> {
     for (tries, endpoint) in port.choice(client)?.endpoints().enumerate() {
         if tries > 0 {
             port.counters().retries.increment();
@@ -54,7 +58,7 @@ pub(super) fn connect(port: &Port, client: IpAddr, context: &Context) -> Result<
     Err(Refusal::Failed)
 }
 
-fn open(endpoint: SocketAddr, context: &Context) -> io::Result<UdpSocket> {
+fn open(endpoint: SocketAddr, context: &WorkerContext) -> io::Result<UdpSocket> {
     UdpSocket::from_std(socket::connect_datagrams(endpoint, &context.config)?)
 }
 
@@ -66,10 +70,10 @@ impl Association {
         socket: UdpSocket,
         endpoint: Arc<Endpoint>,
         permit: Permit,
-        client: Client,
-        table: &Arc<Table<Self>>,
+        client: UdpClient,
+        table: &Arc<AssociationTable<Self>>,
         listener: &Arc<UdpSocket>,
-        context: &Arc<Context>,
+        context: &Arc<WorkerContext>,
     ) -> Arc<Self> {
         permit.port().counters().associations.increment();
         endpoint.counters().connections.increment();
@@ -127,7 +131,7 @@ impl Association {
     }
 
     /// Passes the endpoint's datagrams on, without waiting.
-    fn answer(&self, ready: Ready, listener: &UdpSocket, context: &Context) -> io::Result<()> {
+    fn answer(&self, ready: Ready, listener: &UdpSocket, context: &WorkerContext) -> io::Result<()> {
         let mut datagrams = context.datagrams.lock().unwrap_or_else(PoisonError::into_inner);
         system::receive(&mut datagrams, &self.socket, ready)?;
         let received = datagrams.received();
@@ -152,9 +156,9 @@ impl Drop for Association {
 /// Passes answers to the client until the association ends, and takes it out of the table.
 async fn run(
     association: Arc<Association>,
-    table: Arc<Table<Association>>,
+    table: Arc<AssociationTable<Association>>,
     listener: Arc<UdpSocket>,
-    context: Arc<Context>,
+    context: Arc<WorkerContext>,
 ) {
     loop {
         let end = association.end_if_idle(context.config.udp_idle);

@@ -15,29 +15,29 @@ use tokio::io::Ready;
 use tokio::net::UdpSocket;
 use tokio::task::yield_now;
 
-use crate::port::{Kind, Permit, Port, Refusal};
-use crate::system::{self, BATCH, Datagrams, Received};
-use crate::worker::Context;
+use crate::port::{Permit, PermitKind, Port, Refusal};
+use crate::system::{self, BATCH, Datagrams, ReceivedDatagram};
+use crate::worker::WorkerContext;
 use association::Association;
-use table::{Client, Table};
+use table::{AssociationTable, UdpClient};
 
 /// Datagrams of one client in a batch, by position.
 struct Group {
-    client: Client,
+    client: UdpClient,
     positions: Vec<usize>,
 }
 
 /// Ends all associations of a listener when it is dropped.
-struct EndAll(Arc<Table<Association>>);
+struct EndAll(Arc<AssociationTable<Association>>);
 
 /// Relays the datagrams of one listener until its socket fails, and returns the error. `port` returns what it serves at the
 /// moment. Its associations end with it.
 pub(crate) async fn relay(
     socket: &Arc<UdpSocket>,
     port: impl Fn() -> Option<Arc<Port>>,
-    context: &Arc<Context>,
+    context: &Arc<WorkerContext>,
 ) -> io::Error {
-    let table = Arc::new(Table::new());
+    let table = Arc::new(AssociationTable::new());
     let _ended_with_the_listener = EndAll(Arc::clone(&table));
     loop {
         if let Err(error) = socket.readable().await {
@@ -58,22 +58,22 @@ pub(crate) async fn relay(
 /// Receives a batch, and passes it on.
 fn pass_batch(
     socket: &Arc<UdpSocket>,
-    table: &Arc<Table<Association>>,
+    table: &Arc<AssociationTable<Association>>,
     port: &Arc<Port>,
-    context: &Arc<Context>,
+    context: &Arc<WorkerContext>,
 ) -> io::Result<()> {
     let mut datagrams = context.datagrams.lock().unwrap_or_else(PoisonError::into_inner);
     system::receive(&mut datagrams, socket, Ready::READABLE)?;
-    Batch { socket, table, port, context, datagrams: &datagrams }.pass_on();
+    DatagramBatch { socket, table, port, context, datagrams: &datagrams }.pass_on();
     Ok(())
 }
 
 /// A batch of received datagrams, and where they go.
-struct Batch<'a> {
+struct DatagramBatch<'a> {
     socket: &'a Arc<UdpSocket>,
-    table: &'a Arc<Table<Association>>,
+    table: &'a Arc<AssociationTable<Association>>,
     port: &'a Arc<Port>,
-    context: &'a Arc<Context>,
+    context: &'a Arc<WorkerContext>,
     datagrams: &'a Datagrams,
 }
 
@@ -87,9 +87,9 @@ impl Drop for EndAll {
     }
 }
 
-// === impl Batch ===
+// === impl DatagramBatch ===
 
-impl Batch<'_> {
+impl DatagramBatch<'_> {
     fn pass_on(&self) {
         for group in groups(self.datagrams.received()) {
             let client = group.client.address.ip();
@@ -134,8 +134,12 @@ impl Batch<'_> {
 
     fn associate(&self, group: &Group) -> Result<Arc<Association>, Refusal> {
         let client = group.client;
-        let permit =
-            Permit::new(self.port, &self.context.totals, Kind::Association, self.context.config.max_associations)?;
+        let permit = Permit::new(
+            self.port,
+            &self.context.totals,
+            PermitKind::Association,
+            self.context.config.max_associations,
+        )?;
         let (socket, endpoint) = association::connect(self.port, client.address.ip(), self.context)?;
         self.port.choose().connected(client.address.ip(), &endpoint, Instant::now());
         Ok(Association::start(socket, endpoint, permit, client, self.table, self.socket, self.context))
@@ -143,10 +147,10 @@ impl Batch<'_> {
 }
 
 /// The datagrams of a batch by client, in the order of each client's first one.
-fn groups(received: &[Received]) -> Vec<Group> {
+fn groups(received: &[ReceivedDatagram]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::with_capacity(received.len());
     for (position, received) in received.iter().enumerate() {
-        let client = Client { address: received.source, local: received.local };
+        let client = UdpClient { address: received.source, local: received.local };
         match groups.iter_mut().find(|group| group.client == client) {
             Some(group) => group.positions.push(position),
             None => groups.push(Group { client, positions: vec![position] }),

@@ -6,35 +6,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The sender of datagrams: the client's address, and the local address it sends to if the listener serves several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Client {
+pub(super) struct UdpClient {
     pub(super) address: SocketAddr,
     pub(super) local: Option<IpAddr>,
 }
 
 /// The associations, of type `A`. Used by the listener's thread alone, so its lock is free.
 #[derive(Debug)]
-pub(super) struct Table<A> {
-    associations: Mutex<HashMap<Client, Arc<A>>>,
+pub(super) struct AssociationTable<A> {
+    associations: Mutex<HashMap<UdpClient, Arc<A>>>,
 }
 
-// === impl Table ===
+// === impl AssociationTable ===
 
-impl<A> Table<A> {
+impl<A> AssociationTable<A> {
     /// An empty table.
     pub(super) fn new() -> Self {
         Self { associations: Mutex::new(HashMap::new()) }
     }
 
-    pub(super) fn find(&self, client: &Client) -> Option<Arc<A>> {
+    pub(super) fn find(&self, client: &UdpClient) -> Option<Arc<A>> {
         self.associations.lock().unwrap_or_else(PoisonError::into_inner).get(client).cloned()
     }
 
-    pub(super) fn insert(&self, client: Client, association: Arc<A>) {
+    pub(super) fn insert(&self, client: UdpClient, association: Arc<A>) {
         self.associations.lock().unwrap_or_else(PoisonError::into_inner).insert(client, association);
     }
 
     /// Removes an association, unless the client has another one meanwhile.
-    pub(super) fn remove(&self, client: &Client, association: &A) {
+    pub(super) fn remove(&self, client: &UdpClient, association: &A) {
         let mut associations = self.associations.lock().unwrap_or_else(PoisonError::into_inner);
         if associations.get(client).is_some_and(|present| std::ptr::eq(Arc::as_ptr(present), association)) {
             associations.remove(client);

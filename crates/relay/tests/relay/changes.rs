@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::kit::{
     Echo, LOOPBACK, Running, config, converses, eventually, greeted, in_each_family, is_reset, isolated, listener, port,
 };
-use ferry_relay::{Bind, Config, Listener, ListenerId, ListenerState, Protocol, Relay, Removal};
+use ferry_relay::{Bind, Listener, ListenerId, ListenerState, Protocol, Relay, RelayConfig, Removal};
 
 #[test]
 fn a_removed_endpoint_gets_no_new_connection_and_keeps_its_old_ones() {
@@ -38,7 +38,7 @@ fn connections_of_a_removed_endpoint_are_reset_at_once_or_after_a_grace() {
         let (first, second) = (Echo::new(b'a', LOOPBACK), Echo::new(b'b', LOOPBACK));
         for (removal, lives_on) in [(Removal::Cut, false), (Removal::Grace(Duration::from_millis(300)), true)] {
             let (balancer, port) = port(&[first.address]);
-            let relay = Running::new(Config { removal, ..config() });
+            let relay = Running::new(RelayConfig { removal, ..config() });
             let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
             let (mut old, _) = greeted(address).unwrap();
             relay.replace_endpoints(&balancer, &[second.address], []);
@@ -57,7 +57,7 @@ fn connections_of_an_endpoint_that_is_kept_stay_until_it_is_gone() {
     isolated(|| {
         let (first, second) = (Echo::new(b'a', LOOPBACK), Echo::new(b'b', LOOPBACK));
         let (balancer, port) = port(&[first.address]);
-        let relay = Running::new(Config { removal: Removal::Cut, ..config() });
+        let relay = Running::new(RelayConfig { removal: Removal::Cut, ..config() });
         let address = relay.listen(1, Protocol::Tcp, LOOPBACK, &port);
         let (mut old, _) = greeted(address).unwrap();
         relay.replace_endpoints(&balancer, &[second.address], [first.address]);
@@ -150,7 +150,7 @@ fn the_end_closes_everything_for_all_who_share_the_relay() {
     in_each_family(|loopback| {
         let endpoint = UdpSocket::bind(loopback).unwrap();
         let (_balancer, port) = port(&[endpoint.local_addr().unwrap()]);
-        let config = Config { udp_idle: Duration::from_secs(600), ..config() };
+        let config = RelayConfig { udp_idle: Duration::from_secs(600), ..config() };
         let (relay, workers) = Relay::new(config).unwrap();
         let threads: Vec<_> = workers.into_iter().map(|worker| std::thread::spawn(|| worker.run())).collect();
         let bind = Bind::Address { address: loopback, reuse_port: false };

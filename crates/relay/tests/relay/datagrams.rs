@@ -9,7 +9,7 @@ use std::time::Duration;
 
 #[cfg(windows)]
 use ferry_relay::{Bind, Listener, ListenerState};
-use ferry_relay::{Config, ListenerId, Protocol, SourceRanges};
+use ferry_relay::{ListenerId, Protocol, RelayConfig, SourceRanges};
 
 use crate::kit::{
     self, LOOPBACK, Running, config, converses, elsewhere, eventually, greeted, in_each_family, isolated, many, port,
@@ -80,8 +80,8 @@ pub(crate) fn asks(client: &UdpSocket, question: &[u8]) -> u8 {
 }
 
 /// No association ends by itself during a test.
-fn patient() -> Config {
-    Config { udp_idle: Duration::from_secs(600), ..config() }
+fn patient() -> RelayConfig {
+    RelayConfig { udp_idle: Duration::from_secs(600), ..config() }
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn clients_have_associations_of_their_own_which_expire() {
     isolated(|| {
         let echoes = [Echo::new(b'a', LOOPBACK), Echo::new(b'b', LOOPBACK)];
         let (balancer, port) = port(&[echoes[0].address, echoes[1].address]);
-        let relay = Running::new(Config { udp_idle: Duration::from_secs(4), ..config() });
+        let relay = Running::new(RelayConfig { udp_idle: Duration::from_secs(4), ..config() });
         let address = relay.listen(1, Protocol::Udp, LOOPBACK, &port);
         let clients: Vec<_> = (0..4).map(|_| client(address)).collect();
         let names: Vec<u8> = clients.iter().map(|client| asks(client, b"question")).collect();
@@ -195,7 +195,7 @@ fn refusals_are_counted_and_nothing_is_answered() {
     in_each_family(|loopback| {
         let echo = Echo::new(b'a', loopback);
         let (balancer, port) = port(&[]);
-        let relay = Running::new(Config { max_associations: 1, ..patient() });
+        let relay = Running::new(RelayConfig { max_associations: 1, ..patient() });
         let address = relay.listen(1, Protocol::Udp, loopback, &port);
         let (first, second) = (client(address), client(address));
         let counters = port.counters();
@@ -254,7 +254,7 @@ fn thousands_of_clients() {
 fn a_flood_leaves_turns_to_others_of_its_thread() {
     isolated(|| {
         let (datagrams, streams) = (Echo::new(b'a', LOOPBACK), kit::Echo::new(b'b', LOOPBACK));
-        let relay = Running::new(Config { workers: 1, ..patient() });
+        let relay = Running::new(RelayConfig { workers: 1, ..patient() });
         let flooded = relay.listen(1, Protocol::Udp, LOOPBACK, &port(&[datagrams.address]).1);
         let other = relay.listen(2, Protocol::Tcp, LOOPBACK, &port(&[streams.address]).1);
         let stop = AtomicBool::new(false);

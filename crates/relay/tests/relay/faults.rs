@@ -8,7 +8,7 @@ use std::time::Instant;
 
 #[cfg(target_os = "linux")]
 use ferry_relay::Keepalive;
-use ferry_relay::{Config, Protocol, SourceRanges};
+use ferry_relay::{Protocol, RelayConfig, SourceRanges};
 use socket2::{Domain, Socket, Type};
 
 #[cfg(target_os = "linux")]
@@ -81,7 +81,7 @@ fn an_endpoint_alone_is_tried_with_each_limit_and_then_the_client_is_refused() {
         let (_full, _filling, black_hole) = black_hole(loopback);
         let (balancer, port) = port(&[black_hole]);
         let limits = [20, 30, 40, 50].map(Duration::from_millis);
-        let relay = Running::new(Config { dial_limits: limits, ..config() });
+        let relay = Running::new(RelayConfig { dial_limits: limits, ..config() });
         let address = relay.listen(1, Protocol::Tcp, loopback, &port);
         let start = Instant::now();
         assert!(is_refused(address));
@@ -213,7 +213,7 @@ fn a_connection_whose_peers_have_vanished_ends() {
         let listener = TcpListener::bind(loopback).unwrap();
         let (_balancer, port) = port(&[listener.local_addr().unwrap()]);
         let keepalive = Keepalive { idle: Duration::from_secs(1), interval: Duration::from_secs(1), probes: 2 };
-        let relay = Running::new(Config { keepalive, ..config() });
+        let relay = Running::new(RelayConfig { keepalive, ..config() });
         let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, loopback, &port)).unwrap();
         client.write_all(b"question").unwrap();
         let mut server = listener.accept().unwrap().0;
@@ -233,7 +233,7 @@ fn a_slow_reader_stops_the_sender_and_costs_no_memory_of_the_process() {
         let slow = TcpListener::bind(LOOPBACK).unwrap();
         let (_balancer, port) = port(&[slow.local_addr().unwrap()]);
         for splice in if cfg!(target_os = "linux") { &[true, false][..] } else { &[false] } {
-            let relay = Running::new(Config { splice: *splice, ..config() });
+            let relay = Running::new(RelayConfig { splice: *splice, ..config() });
             let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, LOOPBACK, &port)).unwrap();
             let mut server = slow.accept().unwrap().0;
             let block = vec![7; 1 << 20];

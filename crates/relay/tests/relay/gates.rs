@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ferry_relay::{
-    Bind, Config, Destination, Gate, Inheritance, Listener, ListenerId, ListenerState, Protocol, Routes, SocketName,
+    Bind, Destination, Gate, Inheritance, Listener, ListenerId, ListenerState, Protocol, RelayConfig, Routes,
+    SocketName,
 };
 use socket2::{Domain, Socket, Type};
 
@@ -205,7 +206,7 @@ fn limits_and_source_ranges_hold_at_a_gate() {
     in_each_family(|loopback| {
         let echo = Echo::new(b'a', loopback);
         let (_balancer, port) = port(&[echo.address]);
-        let (relay, routes) = (Running::new(Config { max_connections: 8, ..config() }), Arc::new(Routes::new()));
+        let (relay, routes) = (Running::new(RelayConfig { max_connections: 8, ..config() }), Arc::new(Routes::new()));
         let address = open(&relay, 1, loopback, &routes);
         redirect(address.port());
         let service = service(loopback, 1, 80);

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 
-use ferry_relay::{Config, Protocol};
+use ferry_relay::{Protocol, RelayConfig};
 
 use crate::kit::{Echo, LOOPBACK, Running, config, descriptors, eventually, greeted, is_refused, isolated, many, port};
 
@@ -47,7 +47,7 @@ fn the_limits_of_a_port_and_of_the_relay_refuse_clearly() {
     isolated(|| {
         let echo = Echo::new(b'a', LOOPBACK);
         let ((_, first), (_, second)) = (port(&[echo.address]), port(&[echo.address]));
-        let relay = Running::new(Config { max_connections: 3, ..config() });
+        let relay = Running::new(RelayConfig { max_connections: 3, ..config() });
         let addresses = [(1, &first), (2, &second)].map(|(id, port)| relay.listen(id, Protocol::Tcp, LOOPBACK, port));
         first.set_limit(2);
         let (one, two) = (greeted(addresses[0]).unwrap(), greeted(addresses[0]).unwrap());

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ferry_relay::{Config, Protocol};
+use ferry_relay::{Protocol, RelayConfig};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 
@@ -75,7 +75,7 @@ fn report(values: &[&dyn ToString]) {
 /// connections and associations, of refusals at the limit and failures, its limit of connections, and its memory.
 fn relay(endpoints: [SocketAddr; 2], splice: bool) {
     let descriptors = ferry_relay::raise_limit(200_000);
-    let mut config = Config { splice, udp_idle: Duration::from_secs(600), ..config() };
+    let mut config = RelayConfig { splice, udp_idle: Duration::from_secs(600), ..config() };
     config.fit(descriptors);
     let limit = config.max_connections;
     let running = Running::new(config);
@@ -256,7 +256,7 @@ fn no_memory_is_left_of_what_has_ended() {
         let refusing = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         refusing.bind(&LOOPBACK.into()).unwrap();
         let refusing = refusing.local_addr().unwrap().as_socket().unwrap();
-        let relay = Running::new(Config { udp_idle: Duration::from_millis(20), ..config() });
+        let relay = Running::new(RelayConfig { udp_idle: Duration::from_millis(20), ..config() });
         let (balancer, of_streams) = port(&[echo.address]);
         let streams = relay.listen(1, Protocol::Tcp, LOOPBACK, &of_streams);
         let associations = relay.listen(2, Protocol::Udp, LOOPBACK, &port(&[datagrams.local_addr().unwrap()]).1);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ferry_relay::{Bind, Config, Listener, ListenerId, ListenerState, Port, Protocol, Relay};
+use ferry_relay::{Bind, Listener, ListenerId, ListenerState, Port, Protocol, Relay, RelayConfig};
 
 /// After this a state that is waited for never comes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -20,8 +20,8 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Few threads, so that connections share one and go from one to another.
-pub(crate) fn config() -> Config {
-    Config { workers: 2, ..Config::default() }
+pub(crate) fn config() -> RelayConfig {
+    RelayConfig { workers: 2, ..RelayConfig::default() }
 }
 
 /// A relay with its threads.
@@ -31,7 +31,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn new(config: Config) -> Self {
+    pub(crate) fn new(config: RelayConfig) -> Self {
         let (relay, workers) = Relay::new(config).unwrap();
         let threads = workers.into_iter().map(|worker| std::thread::spawn(|| worker.run())).collect();
         Self { relay: Some(relay), threads }

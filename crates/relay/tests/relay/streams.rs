@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use ferry_relay::{Config, Protocol};
+use ferry_relay::{Protocol, RelayConfig};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 
@@ -154,7 +154,7 @@ fn read(mut stream: &TcpStream, other: u8, script: &Script, reset: &AtomicBool) 
 fn compare(scripts: &[(Script, Script)], splice: bool, loopback: SocketAddr) {
     let listener = TcpListener::bind(loopback).unwrap();
     let (_balancer, port) = port(&[listener.local_addr().unwrap()]);
-    let relay = Running::new(Config { splice, ..config() });
+    let relay = Running::new(RelayConfig { splice, ..config() });
     let address = relay.listen(1, Protocol::Tcp, loopback, &port);
     let mut moved = 0;
     thread::scope(|scope| {

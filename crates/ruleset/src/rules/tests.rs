@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn pods(detector: &LocalDetector, are: bool) -> Option<Rule> {
+fn pods(detector: &LocalDetector, are: bool) -> Option<TableRule> {
     RuleWriter::new(Family::V4).pods(detector, are).map(RuleWriter::end)
 }
 

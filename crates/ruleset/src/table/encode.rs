@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::io;
 
 use ferry_api::object::Family;
-use ferry_kernel::nft;
+use ferry_kernel::nft::NftBatch;
 use ferry_plane::{Batch, CommitError, Op};
 
 use super::membership::InTable;
@@ -17,11 +17,11 @@ use super::{ChainName, SetName, TableObject, Vocabulary};
 use crate::encode::{fill_chain, fill_set};
 use crate::marks::Marks;
 use crate::names::Name as _;
-use crate::read::Owner;
+use crate::read::TableOwner;
 
 /// A transaction, with the positions of its operations.
 pub(super) struct Encoded {
-    pub(super) batch: nft::Batch,
+    pub(super) batch: NftBatch,
     pub(super) marks: Marks,
 }
 
@@ -76,7 +76,7 @@ impl<V: Vocabulary, O: InTable<V>> Encoder<'_, V, O> {
     }
 
     fn new_encoded(&self) -> Encoded {
-        Encoded { batch: nft::Batch::new(self.family, V::TABLE), marks: Marks::default() }
+        Encoded { batch: NftBatch::new(self.family, V::TABLE), marks: Marks::default() }
     }
 
     /// The table's contents are deleted with it.
@@ -151,13 +151,13 @@ impl<V: Vocabulary, O: InTable<V>> Encoder<'_, V, O> {
         for (op, list) in lists() {
             encoded.each::<V, O>(op, list, |batch, object| match object {
                 _ if op == Op::Create && !wanted(object) => {}
-                TableObject::Table(Owner::Ours) => batch.add_table(Some(V::COMMENT)),
+                TableObject::Table(TableOwner::Ours) => batch.add_table(Some(V::COMMENT)),
                 TableObject::Set(name) => batch.add_set(&name.shape(family)),
                 TableObject::Ranges(id, ranges) => {
                     fill_set(batch, &SetName::<V>::Sources(*id).shape(family), ranges);
                 }
                 TableObject::Chain(name, _) if op == Op::Create => batch.add_chain(&name.chain()),
-                TableObject::Table(Owner::Foreign) | TableObject::Chain(..) | TableObject::Element(..) => {}
+                TableObject::Table(TableOwner::Foreign) | TableObject::Chain(..) | TableObject::Element(..) => {}
             });
         }
         // After all chains exist, since rules refer to other chains.
@@ -182,7 +182,7 @@ impl<V: Vocabulary, O: InTable<V>> Encoder<'_, V, O> {
         }
     }
 
-    fn delete_element(&self, batch: &mut nft::Batch, object: &TableObject<V>) {
+    fn delete_element(&self, batch: &mut NftBatch, object: &TableObject<V>) {
         let TableObject::Element(element, _) = object else { return };
         match V::key_bytes(self.world, element) {
             Some(bytes) => batch.delete_element(V::set_of(element).name(), bytes.as_slice(), None),
@@ -190,7 +190,7 @@ impl<V: Vocabulary, O: InTable<V>> Encoder<'_, V, O> {
         }
     }
 
-    fn add_element(&self, batch: &mut nft::Batch, object: &TableObject<V>) {
+    fn add_element(&self, batch: &mut NftBatch, object: &TableObject<V>) {
         let TableObject::Element(element, value) = object else { return };
         let added = V::key_bytes(self.world, element).is_some_and(|bytes| {
             let set = V::set_of(element).name();
@@ -218,7 +218,7 @@ impl Encoded {
         &mut self,
         op: Op,
         objects: &[O],
-        write: impl Fn(&mut nft::Batch, &TableObject<V>),
+        write: impl Fn(&mut NftBatch, &TableObject<V>),
     ) {
         self.marks.write(&mut self.batch, op, objects, |batch, object| {
             if let Some(object) = object.in_table() {

@@ -8,7 +8,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::{Changed, Socket};
+use ferry_kernel::nft::{Changed, NftSocket};
 use ferry_plane::layered::Layer;
 use ferry_plane::{Applied, Batch, CommitError, CommitFailure, Drift, Extent, Kernel, Served};
 
@@ -19,7 +19,7 @@ use super::read::{Found, Reader};
 use super::{ChainName, SetName, TableKey, TableObject, Vocabulary};
 use crate::failure::{of_io, verdict};
 use crate::names::Name as _;
-use crate::read::Owner;
+use crate::read::TableOwner;
 use crate::serves::complete;
 use crate::watch::{CommitLock, QUIET_ELEMENTS, TableKeys};
 
@@ -33,7 +33,7 @@ pub type TableCommitLock<V, O> = CommitLock<Watched<V, O>>;
 pub struct TableLayer<V: Vocabulary, O: InTable<V>> {
     family: Family,
     world: V::World,
-    socket: Socket,
+    socket: NftSocket,
     commit_lock: TableCommitLock<V, O>,
 }
 
@@ -78,7 +78,7 @@ impl<V: Vocabulary, O: InTable<V>> TableLayer<V, O> {
     /// # Errors
     /// The system's error, such as `EPERM` without `CAP_NET_ADMIN`.
     pub fn open(family: Family, world: V::World, commit_lock: TableCommitLock<V, O>) -> io::Result<Self> {
-        Ok(Self { family, world, socket: Socket::open()?, commit_lock })
+        Ok(Self { family, world, socket: NftSocket::open()?, commit_lock })
     }
 
     fn reader(&mut self) -> Reader<'_, V> {
@@ -126,7 +126,7 @@ impl<V: Vocabulary, O: InTable<V>> Kernel<O> for TableLayer<V, O> {
     /// every kind of object once.
     fn prepare(&mut self) -> Result<(), CommitError> {
         self.commit_lock.take().join(&self.socket).map_err(of_io)?;
-        if self.reader().owner().map_err(of_io)? != Some(Owner::Ours) {
+        if self.reader().owner().map_err(of_io)? != Some(TableOwner::Ours) {
             probe::probe::<V>(&mut self.socket, self.family)?;
         }
         Ok(())
@@ -142,14 +142,14 @@ impl<V: Vocabulary, O: InTable<V>> Kernel<O> for TableLayer<V, O> {
         };
         match (found.map_err(of_io)?, extent) {
             (Found::Objects(objects), _) => Ok(objects.into_iter().map(O::of_table).collect()),
-            (Found::Foreign, Extent::All) => Ok(vec![O::of_table(TableObject::Table(Owner::Foreign))]),
+            (Found::Foreign, Extent::All) => Ok(vec![O::of_table(TableObject::Table(TableOwner::Foreign))]),
             (Found::Foreign, Extent::Keys(_)) => Err(CommitError::Drifted { object: TableKey::<V>::Table.to_string() }),
         }
     }
 
     /// Unreadable elements are left out.
     fn foreign_serves(&mut self) -> Vec<Served> {
-        if !matches!(self.reader().owner(), Ok(Some(Owner::Foreign))) {
+        if !matches!(self.reader().owner(), Ok(Some(TableOwner::Foreign))) {
             return Vec::new();
         }
         let (family, mut served) = (self.family, Vec::new());

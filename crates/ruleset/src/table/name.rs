@@ -6,7 +6,7 @@ use ferry_api::object::Family;
 use ferry_kernel::nft;
 
 use super::Vocabulary;
-use crate::layout::{Data, Layout, Part};
+use crate::layout::{Data, KeyPart, Layout};
 use crate::names::Name;
 use crate::sources::SourcesId;
 
@@ -42,7 +42,7 @@ impl<V: Vocabulary> SetName<V> {
     /// Key fields, value type and kind.
     pub fn layout(self) -> Layout {
         match self {
-            Self::Sources(_) => Layout { interval: true, ..Layout::new(&[Part::Address], Data::None) },
+            Self::Sources(_) => Layout { interval: true, ..Layout::new(&[KeyPart::Address], Data::None) },
             Self::Fixed(set) => V::layout(set),
         }
     }

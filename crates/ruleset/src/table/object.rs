@@ -4,14 +4,14 @@ use std::fmt;
 
 use super::{ChainName, ELEMENT_RANK, SetName, Vocabulary};
 use crate::Rules;
-use crate::read::Owner;
+use crate::read::TableOwner;
 use crate::sources::{Ranges, SourcesId};
 
 /// One object of a mode's table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TableObject<V: Vocabulary> {
     /// the table
-    Table(Owner),
+    Table(TableOwner),
     /// a set or map without its elements; its shape follows from its name. Not [`SetName::Sources`]
     Set(SetName<V>),
     /// the set of source ranges with this id, with all its elements. Its key is that of a set and sorts behind all other sets
@@ -72,8 +72,8 @@ impl<V: Vocabulary> TableObject<V> {
 impl<V: Vocabulary> fmt::Display for TableObject<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Table(Owner::Ours) => write!(f, "table {} {{ comment \"{}\" }}", V::TABLE, V::COMMENT),
-            Self::Table(Owner::Foreign) => write!(f, "table {} {{ foreign }}", V::TABLE),
+            Self::Table(TableOwner::Ours) => write!(f, "table {} {{ comment \"{}\" }}", V::TABLE, V::COMMENT),
+            Self::Table(TableOwner::Foreign) => write!(f, "table {} {{ foreign }}", V::TABLE),
             Self::Set(name) => write!(f, "set {name}"),
             Self::Ranges(id, ranges) => write!(f, "set {} {{ {ranges} }}", SetName::<V>::Sources(*id)),
             Self::Chain(name, rules) => write!(f, "chain {name} {{{rules} }}"),

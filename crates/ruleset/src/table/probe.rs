@@ -1,7 +1,7 @@
 //! The objects that the table is probed with: one of each kind.
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::{self, Socket};
+use ferry_kernel::nft::{self, NftSocket};
 use ferry_plane::CommitError;
 
 use super::{ChainName, SetName, Vocabulary};
@@ -11,7 +11,7 @@ use crate::probe::Probe;
 use crate::sources::SourcesId;
 
 /// Fails with [`CommitError::Unusable`] that names what the kernel lacks.
-pub(super) fn probe<V: Vocabulary>(socket: &mut Socket, family: Family) -> Result<(), CommitError> {
+pub(super) fn probe<V: Vocabulary>(socket: &mut NftSocket, family: Family) -> Result<(), CommitError> {
     let sources = sources();
     let sets = V::Set::ALL.iter().copied().map(SetName::<V>::Fixed).chain([SetName::Sources(sources)]);
     let sets: Vec<nft::Set> = sets.map(|set| set.shape(family)).collect();

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 
 use ferry_api::object::Family;
-use ferry_kernel::nft::{Element, Socket};
+use ferry_kernel::nft::{Element, NftSocket};
 
 use super::{ChainName, SetName, TableKey, TableObject, Vocabulary};
 use crate::Rules;
 use crate::names::Name as _;
-use crate::read::{Owner, TableReader};
+use crate::read::{TableOwner, TableReader};
 use crate::sources::SourcesId;
 
 /// Result of a read-back.
@@ -27,7 +27,7 @@ pub(super) struct Reader<'a, V: Vocabulary> {
 }
 
 impl<'a, V: Vocabulary> Reader<'a, V> {
-    pub(super) fn new(socket: &'a mut Socket, family: Family, world: &'a V::World) -> Self {
+    pub(super) fn new(socket: &'a mut NftSocket, family: Family, world: &'a V::World) -> Self {
         Self { table: TableReader::new(socket, family, V::TABLE), family, world }
     }
 
@@ -35,8 +35,8 @@ impl<'a, V: Vocabulary> Reader<'a, V> {
     pub(super) fn all(&mut self) -> io::Result<Found<V>> {
         match self.owner()? {
             None => Ok(Found::Objects(Vec::new())),
-            Some(Owner::Foreign) => Ok(Found::Foreign),
-            Some(Owner::Ours) => self.everything(),
+            Some(TableOwner::Foreign) => Ok(Found::Foreign),
+            Some(TableOwner::Ours) => self.everything(),
         }
     }
 
@@ -44,20 +44,20 @@ impl<'a, V: Vocabulary> Reader<'a, V> {
     pub(super) fn some(&mut self, keys: &[TableKey<V>]) -> io::Result<Found<V>> {
         match self.owner()? {
             None => Ok(Found::Objects(Vec::new())),
-            Some(Owner::Foreign) => Ok(Found::Foreign),
-            Some(Owner::Ours) => self.keys(keys),
+            Some(TableOwner::Foreign) => Ok(Found::Foreign),
+            Some(TableOwner::Ours) => self.keys(keys),
         }
     }
 
     /// The owner of the table; `None` if there is no table.
-    pub(super) fn owner(&mut self) -> io::Result<Option<Owner>> {
+    pub(super) fn owner(&mut self) -> io::Result<Option<TableOwner>> {
         self.table.owner(V::COMMENT)
     }
 
     fn everything(&mut self) -> io::Result<Found<V>> {
         let Some(sets) = self.sets()? else { return Ok(Found::Foreign) };
         let Some(chains) = self.chains()? else { return Ok(Found::Foreign) };
-        let mut objects = vec![TableObject::Table(Owner::Ours)];
+        let mut objects = vec![TableObject::Table(TableOwner::Ours)];
         objects.extend(chains.into_iter().map(|(name, rules)| TableObject::Chain(name, rules)));
         for set in sets {
             let known = match set {
@@ -101,7 +101,7 @@ impl<'a, V: Vocabulary> Reader<'a, V> {
         let sets: HashSet<SetName<V>> = sets.into_iter().collect();
         for key in keys {
             match key {
-                TableKey::Table => objects.push(TableObject::Table(Owner::Ours)),
+                TableKey::Table => objects.push(TableObject::Table(TableOwner::Ours)),
                 TableKey::Set(SetName::Sources(id)) => {
                     if sets.contains(&SetName::Sources(*id)) && !self.ranges(*id, &mut objects)? {
                         return Ok(Found::Foreign);

@@ -9,11 +9,11 @@ use ferry_plane::{Batch, CommitError, Object, Op, Served};
 use super::encode::transactions;
 use super::*;
 use crate::fields::Bytes;
-use crate::layout::{Data, Layout, Part};
-use crate::read::Owner;
+use crate::layout::{Data, KeyPart, Layout};
+use crate::read::TableOwner;
 use crate::rules::RuleWriter;
 use crate::sources::Ranges;
-use crate::{Rule, Rules, names};
+use crate::{Rules, TableRule, names};
 
 names! {
     /// The maps.
@@ -80,8 +80,8 @@ impl Vocabulary for Toy {
 
     fn layout(set: Map) -> Layout {
         match set {
-            Map::Verdicts => Layout::new(&[Part::Port], Data::Verdict),
-            Map::Listeners => Layout::new(&[Part::Port], Data::Endpoint),
+            Map::Verdicts => Layout::new(&[KeyPart::Port], Data::Verdict),
+            Map::Listeners => Layout::new(&[KeyPart::Port], Data::Endpoint),
         }
     }
 
@@ -178,7 +178,7 @@ fn restricted() -> TableObject<Toy> {
 }
 
 fn chain(name: ChainName<Toy>) -> TableObject<Toy> {
-    TableObject::Chain(name, Rules([Rule { exprs: Vec::new(), text: String::new() }].into()))
+    TableObject::Chain(name, Rules([TableRule { exprs: Vec::new(), text: String::new() }].into()))
 }
 
 fn verdict(port: u16) -> TableObject<Toy> {
@@ -216,7 +216,7 @@ fn elements_that_change_are_replaced_in_one_transaction() {
 
 #[test]
 fn a_table_comes_and_goes_as_a_whole() {
-    let table = || TableObject::Table(Owner::Ours);
+    let table = || TableObject::Table(TableOwner::Ours);
     let delete = Batch { delete: vec![verdict(1), table()], ..Batch::default() };
     assert_eq!(order(&[], &delete).unwrap(), [[(Op::Delete, 1)]]);
     let objects = Batch { create: vec![ranges()], replace: vec![table()], delete: vec![] };

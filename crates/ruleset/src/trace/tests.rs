@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use ferry_api::object::Protocol;
 
 use super::*;
-use crate::Rule;
+use crate::TableRule;
 use crate::fields::{Bytes, address_bytes, endpoint_bytes};
 use crate::rules::{Field, RuleWriter, VIP};
 
@@ -30,7 +30,7 @@ fn rule() -> RuleWriter {
     RuleWriter::new(FAMILY)
 }
 
-fn rules(rules: impl IntoIterator<Item = Rule>) -> Rules {
+fn rules(rules: impl IntoIterator<Item = TableRule>) -> Rules {
     Rules(rules.into_iter().collect())
 }
 
@@ -39,7 +39,7 @@ fn base(kind: ChainKind, hook: Hook, priority: i32) -> Option<BaseHook> {
 }
 
 /// How one rule in a filter chain ends for this packet.
-fn end_in(world: &mut World<'_>, rule: Rule, packet: &Packet) -> End {
+fn end_in(world: &mut World<'_>, rule: TableRule, packet: &Packet) -> End {
     let rules = rules([rule]);
     let mut world = World {
         family: world.family,
@@ -70,7 +70,7 @@ fn first_packets_have_the_original_direction_and_no_icmp_and_leave_by_no_named_i
 #[test]
 fn an_unknown_expression_of_another_program_is_passed_over_or_named() {
     let opaque = |name: &str| Expr::Opaque { name: name.to_owned(), data: Vec::new() };
-    let foreign = |exprs| Rule { exprs, text: String::new() };
+    let foreign = |exprs| TableRule { exprs, text: String::new() };
     let mut world = World::new(FAMILY);
     let tcp = packet(Protocol::Tcp);
     let drop = |name| foreign(vec![opaque(name), Expr::Verdict(Go::Drop)]);

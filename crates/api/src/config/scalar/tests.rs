@@ -3,7 +3,7 @@
 use super::*;
 
 fn written(text: &str) -> String {
-    let mut page = Page::default();
+    let mut page = YamlPage::default();
     page.value(text, 2);
     page.text
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::{Findings, MODES};
+use super::{ErrorCollector, MODES};
 use crate::config::GoDuration;
 use crate::config::port_range::PortRange;
 use crate::config::types::{
@@ -22,7 +22,7 @@ const TEST_BITS: u8 = 2;
 
 impl KubeProxyConfiguration {
     /// Checks the settings of the FerryConfiguration.
-    pub(super) fn validate_ferry(&self, found: &mut Findings) {
+    pub(super) fn validate_ferry(&self, found: &mut ErrorCollector) {
         let fallbacks = &self.ferry.proxy_mode_fallback;
         for (i, mode) in fallbacks.iter().enumerate() {
             let path = format!("FerryConfiguration.proxyModeFallback[{i}]");
@@ -46,7 +46,7 @@ impl KubeProxyConfiguration {
         self.validate_userspace(found);
     }
 
-    fn validate_userspace(&self, found: &mut Findings) {
+    fn validate_userspace(&self, found: &mut ErrorCollector) {
         let userspace = &self.ferry.userspace;
         let way = userspace.way.as_str();
         if !["", WAY_REDIRECT, WAY_BIND].contains(&way) {
@@ -89,7 +89,7 @@ impl KubeProxyConfiguration {
         }
     }
 
-    fn validate_control_socket(&self, found: &mut Findings) {
+    fn validate_control_socket(&self, found: &mut ErrorCollector) {
         let path = &self.ferry.control_socket;
         if !path.is_empty() && (!path.starts_with('/') || path.ends_with('/') || path.len() > LONGEST_SOCKET) {
             let why = format!(
@@ -99,7 +99,7 @@ impl KubeProxyConfiguration {
         }
     }
 
-    fn validate_status_page(&self, found: &mut Findings) {
+    fn validate_status_page(&self, found: &mut ErrorCollector) {
         let page = self.ferry.status_page.as_str();
         if ![PAGE_LOOPBACK, PAGE_EVERYONE, PAGE_NOBODY].contains(&page) {
             let why = format!("must be {PAGE_LOOPBACK}, {PAGE_EVERYONE} or {PAGE_NOBODY}");
@@ -107,7 +107,7 @@ impl KubeProxyConfiguration {
         }
     }
 
-    fn validate_self_test(&self, found: &mut Findings) {
+    fn validate_self_test(&self, found: &mut ErrorCollector) {
         let SelfTest { period, ranges } = &self.ferry.self_test;
         if *period != GoDuration::ZERO && *period < SHORTEST_TEST_PERIOD {
             let why = format!("must be at least {SHORTEST_TEST_PERIOD}, or 0s for no tests");
@@ -136,7 +136,7 @@ impl KubeProxyConfiguration {
         }
     }
 
-    fn validate_snapshot(&self, found: &mut Findings) {
+    fn validate_snapshot(&self, found: &mut ErrorCollector) {
         let (path, max_age) = (&self.ferry.snapshot, self.ferry.snapshot_max_age);
         if !path.is_empty() && (!path.starts_with('/') || path.ends_with('/')) {
             let why = "must be the absolute path of a file that survives a restart of the machine, such as \

@@ -14,6 +14,8 @@ mod tests;
 
 use std::cmp::Ordering;
 
+use self::json::{JsonList, JsonWatch};
+use self::protobuf::{ProtobufList, ProtobufWatch};
 use crate::object::{Kind, KubeObject, ObjectName};
 
 /// The largest frame, item or other piece of an answer that is decoded, in bytes. The buffered part of a stream never exceeds it.
@@ -56,7 +58,7 @@ pub struct Status {
 
 /// The content of a watch event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum WatchChange {
     /// ADDED or MODIFIED
     Upsert(KubeObject),
     /// DELETED
@@ -76,7 +78,7 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchEvent {
     /// the change
-    pub change: Change,
+    pub change: WatchChange,
     /// metadata.resourceVersion of its object; `None` if absent or unreadable
     pub resource_version: Option<Box<str>>,
 }
@@ -116,27 +118,27 @@ pub struct ListEnd {
 /// Decodes the body of a list, item by item.
 #[derive(Debug)]
 pub struct ListDecoder {
-    inner: List,
+    inner: ListReader,
     failed: Option<StreamError>,
 }
 
 /// Decodes the body of a watch, event by event.
 #[derive(Debug)]
 pub struct WatchDecoder {
-    inner: Watch,
+    inner: WatchReader,
     failed: Option<StreamError>,
 }
 
 #[derive(Debug)]
-enum List {
-    Json(json::List),
-    Protobuf(protobuf::List),
+enum ListReader {
+    Json(JsonList),
+    Protobuf(ProtobufList),
 }
 
 #[derive(Debug)]
-enum Watch {
-    Json(Box<json::Watch>),
-    Protobuf(protobuf::Watch),
+enum WatchReader {
+    Json(Box<JsonWatch>),
+    Protobuf(ProtobufWatch),
 }
 
 /// Compares two resource versions: decimal numbers of any length. `None` for anything else.
@@ -163,8 +165,8 @@ impl ListDecoder {
     /// Begins a list of objects of this kind.
     pub fn new(kind: Kind, encoding: Encoding) -> Self {
         let inner = match encoding {
-            Encoding::Json => List::Json(json::List::new(kind)),
-            Encoding::Protobuf => List::Protobuf(protobuf::List::new(kind)),
+            Encoding::Json => ListReader::Json(JsonList::new(kind)),
+            Encoding::Protobuf => ListReader::Protobuf(ProtobufList::new(kind)),
         };
         Self { inner, failed: None }
     }
@@ -179,8 +181,8 @@ impl ListDecoder {
             return Err(error.clone());
         }
         let pushed = match &mut self.inner {
-            List::Json(list) => list.push(bytes, items),
-            List::Protobuf(list) => list.push(bytes, items),
+            ListReader::Json(list) => list.push(bytes, items),
+            ListReader::Protobuf(list) => list.push(bytes, items),
         };
         pushed.inspect_err(|error| self.failed = Some(error.clone()))
     }
@@ -189,8 +191,8 @@ impl ListDecoder {
     #[cfg(test)]
     fn capacity(&self) -> usize {
         match &self.inner {
-            List::Json(list) => list.capacity(),
-            List::Protobuf(list) => list.capacity(),
+            ListReader::Json(list) => list.capacity(),
+            ListReader::Protobuf(list) => list.capacity(),
         }
     }
 
@@ -202,8 +204,8 @@ impl ListDecoder {
     pub fn finish(self) -> Result<ListEnd, StreamError> {
         match (self.failed, self.inner) {
             (Some(error), _) => Err(error),
-            (None, List::Json(list)) => list.finish(),
-            (None, List::Protobuf(list)) => list.finish(),
+            (None, ListReader::Json(list)) => list.finish(),
+            (None, ListReader::Protobuf(list)) => list.finish(),
         }
     }
 }
@@ -214,8 +216,8 @@ impl WatchDecoder {
     /// Begins a watch of objects of this kind.
     pub fn new(kind: Kind, encoding: Encoding) -> Self {
         let inner = match encoding {
-            Encoding::Json => Watch::Json(Box::new(json::Watch::new(kind))),
-            Encoding::Protobuf => Watch::Protobuf(protobuf::Watch::new(kind)),
+            Encoding::Json => WatchReader::Json(Box::new(JsonWatch::new(kind))),
+            Encoding::Protobuf => WatchReader::Protobuf(ProtobufWatch::new(kind)),
         };
         Self { inner, failed: None }
     }
@@ -229,8 +231,8 @@ impl WatchDecoder {
             return Err(error.clone());
         }
         let pushed = match &mut self.inner {
-            Watch::Json(watch) => watch.push(bytes, events),
-            Watch::Protobuf(watch) => watch.push(bytes, events),
+            WatchReader::Json(watch) => watch.push(bytes, events),
+            WatchReader::Protobuf(watch) => watch.push(bytes, events),
         };
         pushed.inspect_err(|error| self.failed = Some(error.clone()))
     }
@@ -239,8 +241,8 @@ impl WatchDecoder {
     #[cfg(test)]
     fn capacity(&self) -> usize {
         match &self.inner {
-            Watch::Json(watch) => watch.capacity(),
-            Watch::Protobuf(watch) => watch.capacity(),
+            WatchReader::Json(watch) => watch.capacity(),
+            WatchReader::Protobuf(watch) => watch.capacity(),
         }
     }
 
@@ -251,8 +253,8 @@ impl WatchDecoder {
     pub fn finish(self) -> Result<(), StreamError> {
         match (self.failed, self.inner) {
             (Some(error), _) => Err(error),
-            (None, Watch::Json(watch)) => watch.finish(),
-            (None, Watch::Protobuf(watch)) => watch.finish(),
+            (None, WatchReader::Json(watch)) => watch.finish(),
+            (None, WatchReader::Protobuf(watch)) => watch.finish(),
         }
     }
 }

@@ -4,11 +4,11 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-use super::super::head::{Head, Reading};
+use super::super::head::{DocumentHead, Reading};
 use super::super::raw::{RawEndpointSlice, RawMeta, RawNode, RawService, RawServiceCidr};
 use super::super::scalar::Text;
 use super::super::{convert, sentence};
-use super::{Change, ListEnd, Status, StreamError, Unreadable, WatchEvent, compare_versions};
+use super::{ListEnd, Status, StreamError, Unreadable, WatchChange, WatchEvent, compare_versions};
 use crate::object::{Kind, KubeObject, ObjectName};
 
 /// The longest text of an answer that is kept besides its objects, in bytes: a continue token, the message of a Status.
@@ -34,7 +34,7 @@ pub(super) trait RawObject<'a>: Default {
 }
 
 /// An object or its error, and its resource version, if that is readable.
-pub(super) struct Decoded<'a> {
+pub(super) struct DecodedObject<'a> {
     pub(super) object: Result<KubeObject, Unreadable>,
     pub(super) resource_version: Option<Cow<'a, str>>,
 }
@@ -64,7 +64,7 @@ pub(super) enum EventType {
 
 /// Checks apiVersion and kind, if they are set.
 pub(super) fn check_object(kind: Kind, api_version: &str, stated: &str) -> Result<(), String> {
-    match Head::typed(api_version, stated).reading(Some(kind))? {
+    match DocumentHead::typed(api_version, stated).reading(Some(kind))? {
         Reading::Object(found) if found == kind => Ok(()),
         Reading::Object(_) | Reading::List(_) | Reading::Ignored(_) => {
             Err(format!("expected a {kind}, got a {stated}"))
@@ -74,7 +74,7 @@ pub(super) fn check_object(kind: Kind, api_version: &str, stated: &str) -> Resul
 
 /// Checks that a body is a list of this kind.
 pub(super) fn check_list(kind: Kind, api_version: &str, stated: &str) -> Result<(), StreamError> {
-    match Head::typed(api_version, stated).reading(None) {
+    match DocumentHead::typed(api_version, stated).reading(None) {
         Ok(Reading::List(Some(found))) if found == kind => Ok(()),
         Ok(_) => Err(malformed(format!("expected a {kind}List, got a {stated}"))),
         Err(message) => Err(malformed(format!("expected a {kind}List: {message}"))),
@@ -82,10 +82,10 @@ pub(super) fn check_list(kind: Kind, api_version: &str, stated: &str) -> Result<
 }
 
 /// Converts the decoded fields to the object.
-pub(super) fn convert<'a, R: RawObject<'a>>(kind: Kind, mut raw: R) -> Decoded<'a> {
+pub(super) fn convert<'a, R: RawObject<'a>>(kind: Kind, mut raw: R) -> DecodedObject<'a> {
     let text = |text: &Option<Text<'a>>| text.as_ref().map_or(Cow::Borrowed(""), |text| text.0.clone());
     if let Err(message) = check_object(kind, &text(raw.api_version()), &text(raw.kind())) {
-        return Decoded::unreadable(kind, &message, Remains::default());
+        return DecodedObject::unreadable(kind, &message, Remains::default());
     }
     let resource_version =
         raw.metadata().as_mut().and_then(|meta| meta.resource_version.take()).and_then(|text| text.0);
@@ -94,7 +94,7 @@ pub(super) fn convert<'a, R: RawObject<'a>>(kind: Kind, mut raw: R) -> Decoded<'
         raw.metadata().as_ref().is_some_and(|meta| meta.name.as_deref().is_some_and(|name| !name.is_empty()));
     let unreadable = |message: String| Unreadable { kind, name: None, misnamed, message: message_of(&message) };
     let object = raw.convert().map_err(unreadable);
-    Decoded { object, resource_version }
+    DecodedObject { object, resource_version }
 }
 
 /// The end of a list, from its metadata.
@@ -156,9 +156,9 @@ raw_object!(RawEndpointSlice, convert::endpoint_slice, EndpointSlice);
 raw_object!(RawNode, convert::node, Node);
 raw_object!(RawServiceCidr, convert::service_cidr, ServiceCidr);
 
-// === impl Decoded ===
+// === impl DecodedObject ===
 
-impl<'a> Decoded<'a> {
+impl<'a> DecodedObject<'a> {
     pub(super) fn unreadable(kind: Kind, message: &str, remains: Remains<'a>) -> Self {
         let Remains { name, resource_version } = remains;
         Self { object: Err(Unreadable { kind, name, misnamed: false, message: message_of(message) }), resource_version }
@@ -167,7 +167,7 @@ impl<'a> Decoded<'a> {
     /// The event that brings this object.
     pub(super) fn upsert(self) -> WatchEvent {
         WatchEvent {
-            change: self.object.map_or_else(Change::Unreadable, Change::Upsert),
+            change: self.object.map_or_else(WatchChange::Unreadable, WatchChange::Upsert),
             resource_version: self.resource_version.as_deref().and_then(version),
         }
     }
@@ -177,8 +177,8 @@ impl<'a> Decoded<'a> {
 
 impl Newest {
     /// Records an item's version, and returns the item.
-    pub(super) fn note(&mut self, item: Decoded<'_>) -> Result<KubeObject, Unreadable> {
-        let Decoded { object, resource_version } = item;
+    pub(super) fn note(&mut self, item: DecodedObject<'_>) -> Result<KubeObject, Unreadable> {
+        let DecodedObject { object, resource_version } = item;
         let Some(version) = resource_version.as_deref().filter(|version| version.len() <= TEXT_BYTES) else {
             return object;
         };
@@ -203,9 +203,9 @@ impl Remains<'_> {
         let change = self.name.map_or_else(
             || {
                 let message = "a deleted object without a name that can be read".to_owned();
-                Change::Unreadable(Unreadable { kind, name: None, misnamed: false, message })
+                WatchChange::Unreadable(Unreadable { kind, name: None, misnamed: false, message })
             },
-            Change::Delete,
+            WatchChange::Delete,
         );
         WatchEvent { change, resource_version: self.resource_version.as_deref().and_then(version) }
     }
@@ -237,20 +237,21 @@ impl WatchEvent {
     pub(super) fn bookmark(meta: &RawMeta<'_>) -> Self {
         let end = meta.annotations.as_ref().and_then(|annotations| annotations.initial_events_end.as_ref());
         Self {
-            change: Change::Bookmark { initial_events_end: end.and_then(|end| end.0.as_deref()) == Some("true") },
+            change: WatchChange::Bookmark { initial_events_end: end.and_then(|end| end.0.as_deref()) == Some("true") },
             resource_version: meta.resource_version.as_ref().and_then(|text| version(text.0.as_deref()?)),
         }
     }
 
     pub(super) fn unreadable(kind: Kind, message: &str) -> Self {
-        let change = Change::Unreadable(Unreadable { kind, name: None, misnamed: false, message: message_of(message) });
+        let change =
+            WatchChange::Unreadable(Unreadable { kind, name: None, misnamed: false, message: message_of(message) });
         Self { change, resource_version: None }
     }
 
     /// The event of the server's error, or of one that can't be decoded.
     pub(super) fn error(status: Option<Status>) -> Self {
         let unclear = || Status::new(0, "", "the server sent an error that can't be read", None);
-        Self { change: Change::Error(status.unwrap_or_else(unclear)), resource_version: None }
+        Self { change: WatchChange::Error(status.unwrap_or_else(unclear)), resource_version: None }
     }
 }
 

@@ -324,16 +324,16 @@ fn every_event_of_a_watch() {
         assert_eq!(versions, [Some("101"), Some("102"), Some("103"), Some("104"), Some("105"), None, None]);
         let name = ObjectName::new("shop", "web");
         let types = [&events[0], &events[2]].map(|event| match &event.change {
-            Change::Upsert(KubeObject::Service(service)) if service.name == name => service.kind,
+            WatchChange::Upsert(KubeObject::Service(service)) if service.name == name => service.kind,
             other => panic!("{other:?}"),
         });
         assert_eq!(types, [ServiceType::ClusterIp, ServiceType::NodePort]);
-        assert_eq!(events[1].change, Change::Bookmark { initial_events_end: true });
-        assert_eq!(events[3].change, Change::Bookmark { initial_events_end: false });
-        assert_eq!(events[4].change, Change::Delete(name));
+        assert_eq!(events[1].change, WatchChange::Bookmark { initial_events_end: true });
+        assert_eq!(events[3].change, WatchChange::Bookmark { initial_events_end: false });
+        assert_eq!(events[4].change, WatchChange::Delete(name));
         assert_eq!(
             events[5].change,
-            Change::Unreadable(unreadable(Kind::Service, None, "expected a Service, got a Node"))
+            WatchChange::Unreadable(unreadable(Kind::Service, None, "expected a Service, got a Node"))
         );
         let expired = Status {
             code: 410,
@@ -341,7 +341,7 @@ fn every_event_of_a_watch() {
             message: "too old resource version: 1 (105)".into(),
             retry_after_seconds: None,
         };
-        assert_eq!(events[6].change, Change::Error(expired));
+        assert_eq!(events[6].change, WatchChange::Error(expired));
     }
 }
 
@@ -479,7 +479,7 @@ fn members_in_any_order_and_form() {
     let events = r#"{"object":{"metadata":{"name":"a"}},"type":"ADDED"}{"more":{},"type":"DELETED","object":{"metadata":{"name":"a","x":[}}}"#;
     let node = ObjectName::cluster_wide("a");
     let (events, end) = watch(Kind::Node, Encoding::Json, events.as_bytes().chunks(1));
-    assert!(matches!(&events[0].change, Change::Upsert(KubeObject::Node(found)) if found.name == node));
+    assert!(matches!(&events[0].change, WatchChange::Upsert(KubeObject::Node(found)) if found.name == node));
     assert_eq!((events.len(), end), (1, Err(StreamError::Truncated)));
 }
 
@@ -565,17 +565,18 @@ fn damage_in_a_frame() {
     assert_eq!(
         only(&frame("MODIFIED", &damaged)),
         WatchEvent {
-            change: Change::Unreadable(unreadable(Kind::Service, name.clone(), "a field ends beyond its message")),
+            change: WatchChange::Unreadable(unreadable(Kind::Service, name.clone(), "a field ends beyond its message")),
             resource_version: Some("70".into())
         }
     );
     let deleted =
-        WatchEvent { change: Change::Delete(ObjectName::new("shop", "a")), resource_version: Some("70".into()) };
+        WatchEvent { change: WatchChange::Delete(ObjectName::new("shop", "a")), resource_version: Some("70".into()) };
     assert_eq!(only(&frame("DELETED", &damaged)), deleted);
     let nameless =
-        Change::Unreadable(unreadable(Kind::Service, None, "a deleted object without a name that can be read"));
+        WatchChange::Unreadable(unreadable(Kind::Service, None, "a deleted object without a name that can be read"));
     assert_eq!(only(&frame("DELETED", &wrapped("v1", "Service", b"\xff"))).change, nameless);
-    let bare = Change::Unreadable(unreadable(Kind::Service, None, "an object doesn't begin as one in protobuf does"));
+    let bare =
+        WatchChange::Unreadable(unreadable(Kind::Service, None, "an object doesn't begin as one in protobuf does"));
     assert_eq!(only(&frame("ADDED", b"{}")).change, bare);
     let unclear = Status {
         code: 0,
@@ -583,7 +584,7 @@ fn damage_in_a_frame() {
         message: "the server sent an error that can't be read".into(),
         retry_after_seconds: None,
     };
-    assert_eq!(only(&frame("ERROR", b"")).change, Change::Error(unclear));
+    assert_eq!(only(&frame("ERROR", b"")).change, WatchChange::Error(unclear));
     assert_eq!(event(&frame("RENAMED", &good)).1, Err(malformed("an event of type \"RENAMED\"")));
     assert_eq!(event(&[0, 0, 0, 1, 0xff]).1, Err(malformed("an event of the watch: a field ends beyond its message")));
     assert_eq!(event(&[0, 0, 0, 0]).1, Err(malformed("an event of type \"\"")));
@@ -602,11 +603,11 @@ fn damage_in_a_frame() {
     }
     assert_eq!(event(r#"{"type":7}"#).1, Err(malformed("an event of type \"\"")));
     let gone = event(r#"{"type":"DELETED","object":{"metadata":{"name":"a"},"status":{"addresses":7}}}"#);
-    assert_eq!(gone.0[0].change, Change::Delete(ObjectName::cluster_wide("a")));
+    assert_eq!(gone.0[0].change, WatchChange::Delete(ObjectName::cluster_wide("a")));
     let nameless = event(r#"{"type":"DELETED","object":{}}"#).0.remove(0).change;
     assert_eq!(
         nameless,
-        Change::Unreadable(unreadable(Kind::Node, None, "a deleted object without a name that can be read"))
+        WatchChange::Unreadable(unreadable(Kind::Node, None, "a deleted object without a name that can be read"))
     );
 }
 
@@ -730,7 +731,7 @@ fn a_large_object_gives_its_memory_back() {
             decoder.push(piece, &mut events).unwrap();
             most = most.max(decoder.capacity());
         }
-        assert!(matches!(&events[..], [WatchEvent { change: Change::Upsert(_), .. }]));
+        assert!(matches!(&events[..], [WatchEvent { change: WatchChange::Upsert(_), .. }]));
         assert!(most >= 1 << 20 && decoder.capacity() <= 64 << 10, "{most}, {}", decoder.capacity());
     }
     let (mut decoder, mut items, mut most) = (ListDecoder::new(Kind::Service, Encoding::Protobuf), Vec::new(), 0);

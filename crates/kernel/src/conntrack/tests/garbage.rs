@@ -2,7 +2,7 @@
 
 use super::wire::msg;
 use super::*;
-use crate::netlink::{self, Messages, Writer, nfnetlink};
+use crate::netlink::{self, MessageWriter, Messages, nfnetlink};
 
 fn decode_everything(bytes: &[u8]) {
     for message in Messages::new(bytes).map_while(Result::ok) {
@@ -13,7 +13,7 @@ fn decode_everything(bytes: &[u8]) {
 
 /// A message about an entry in the kernel's format.
 fn message(entry: &Entry) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     let mark = writer.message(wire::kind(msg::NEW), 0, 7);
     nfnetlink::header(&mut writer, entry.original.family().number());
     entry.original.encode(&mut writer, wire::TUPLE_ORIGINAL, entry.protocol);
@@ -30,7 +30,7 @@ fn samples() -> [Entry; 2] {
         flow(UDP, "10.0.0.1:1000", "10.96.0.1:53", "10.1.0.1:5353"),
         flow(SCTP, "[fd00::1]:1000", "[fd00:96::1]:53", "[fd00:1::1]:5353"),
     ];
-    [Entry { id: 5, status: Status::SEEN_REPLY, ..v4 }, Entry { id: u32::MAX, zone: 9, ..v6 }]
+    [Entry { id: 5, status: FlowStatus::SEEN_REPLY, ..v4 }, Entry { id: u32::MAX, zone: 9, ..v6 }]
 }
 
 #[test]
@@ -71,14 +71,14 @@ fn every_changed_byte_is_refused_or_decoded() {
 
 #[test]
 fn an_entry_without_ports_is_none_and_one_without_an_id_malformed() {
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     writer.raw(&[2, 0, 0, 0]);
     let nest = writer.nest(wire::TUPLE_ORIGINAL);
     writer.nested_attribute(wire::tuple::PROTO, wire::tuple::PROTOCOL, &[1]);
     writer.end_nest(nest);
     assert_eq!(decode_entry(writer.bytes()), Ok(None));
 
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     writer.raw(&[2, 0, 0, 0]);
     let [sample, _] = samples();
     sample.original.encode(&mut writer, wire::TUPLE_ORIGINAL, UDP);

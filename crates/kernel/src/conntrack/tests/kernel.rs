@@ -4,7 +4,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::wire::msg;
 use super::*;
-use crate::netlink::{Interrupted, Session, Writer, nfnetlink};
+use crate::netlink::{Interrupted, MessageWriter, Session, nfnetlink};
 
 /// Flows of both families and all protocols with ports, no two of which match exactly the same filters.
 fn samples() -> Vec<Entry> {
@@ -21,7 +21,7 @@ fn samples() -> Vec<Entry> {
         ]);
     }
     for sample in samples.iter_mut().step_by(2) {
-        sample.status = Status::SEEN_REPLY;
+        sample.status = FlowStatus::SEEN_REPLY;
     }
     samples
 }
@@ -45,7 +45,7 @@ fn filters(destination: IpAddr, port: u16) -> Vec<Filter> {
 /// Number of entries that the kernel sends for this request, after its own filtering.
 fn sent_by_the_kernel(filter: &Filter) -> usize {
     let mut session = Session::open(NETLINK_NETFILTER).unwrap();
-    let fill = |writer: &mut Writer| {
+    let fill = |writer: &mut MessageWriter| {
         nfnetlink::header(writer, filter.family.number());
         filter.encode(writer);
     };
@@ -62,7 +62,7 @@ fn sent_by_the_kernel(filter: &Filter) -> usize {
 fn created_entries_are_listed_unchanged() {
     isolated(|| {
         create(samples(), LONG).unwrap();
-        let mut socket = Socket::open().unwrap();
+        let mut socket = ConntrackSocket::open().unwrap();
         let mut found = Vec::new();
         for (family, protocol) in [UDP, TCP, SCTP].iter().flat_map(|p| [(Family::V4, *p), (Family::V6, *p)]) {
             found.extend(listed(&mut socket, &all(family, protocol)));
@@ -71,7 +71,7 @@ fn created_entries_are_listed_unchanged() {
         for sample in samples() {
             let one = found.iter().find(|one| one.original == sample.original && one.protocol == sample.protocol);
             let status = one.unwrap().status;
-            assert_eq!(status.contains(Status::SEEN_REPLY), sample.status == Status::SEEN_REPLY, "{sample:?}");
+            assert_eq!(status.contains(FlowStatus::SEEN_REPLY), sample.status == FlowStatus::SEEN_REPLY, "{sample:?}");
         }
         let ids: std::collections::BTreeSet<_> = found.iter().map(|entry| entry.id).collect();
         assert_eq!(ids.len(), found.len(), "ids are unique");
@@ -82,7 +82,7 @@ fn created_entries_are_listed_unchanged() {
 fn a_dump_returns_matching_entries_and_the_kernel_filters() {
     isolated(|| {
         create(samples(), LONG).unwrap();
-        let mut socket = Socket::open().unwrap();
+        let mut socket = ConntrackSocket::open().unwrap();
         for destination in ["10.96.0.1", "fd00:96::1"].map(|address| address.parse::<IpAddr>().unwrap()) {
             for filter in filters(destination, 53) {
                 let expected: Vec<_> = samples().into_iter().filter(|sample| filter.matches(sample)).collect();
@@ -102,7 +102,7 @@ fn a_dump_returns_matching_entries_and_the_kernel_filters() {
 #[test]
 fn a_small_table_is_read_without_a_dump() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = ConntrackSocket::open().unwrap();
         let mut few = |filter: &Filter| {
             let mut found = Vec::new();
             let read = socket.dump_few(filter, &mut |entry| found.push(*entry)).unwrap();
@@ -111,7 +111,7 @@ fn a_small_table_is_read_without_a_dump() {
         };
         assert_eq!(few(&all(Family::V4, UDP)), Some(Vec::new()));
         create(samples(), LONG).unwrap();
-        let mut lists = Socket::open().unwrap();
+        let mut lists = ConntrackSocket::open().unwrap();
         for destination in ["10.96.0.1", "fd00:96::1"].map(|address| address.parse::<IpAddr>().unwrap()) {
             for filter in filters(destination, 53) {
                 assert_eq!(few(&filter), Some(listed(&mut lists, &filter)), "{filter:?}");
@@ -136,7 +136,7 @@ fn only_the_given_entries_are_deleted() {
     isolated(|| {
         let mut monitor = DestroyMonitor::open().unwrap();
         create(samples(), LONG).unwrap();
-        let mut socket = Socket::open().unwrap();
+        let mut socket = ConntrackSocket::open().unwrap();
         let found = listed(&mut socket, &all(Family::V4, UDP));
         let (these, those) = found.split_at(2);
         let deletion = socket.delete(these);
@@ -160,7 +160,7 @@ fn another_flow_with_the_same_tuple_stays() {
     isolated(|| {
         let sample = flow(UDP, "10.0.0.1:1000", "10.96.0.1:53", "10.1.0.1:5353");
         let newer = flow(UDP, "10.0.0.1:1000", "10.96.0.1:53", "10.1.0.2:5353");
-        let mut socket = Socket::open().unwrap();
+        let mut socket = ConntrackSocket::open().unwrap();
         let mut same_id = 0;
         for _ in 0..20 {
             create([sample], LONG).unwrap();
@@ -185,7 +185,7 @@ fn zones_are_distinguished() {
     isolated(|| {
         let sample = flow(UDP, "10.0.0.1:1000", "10.96.0.1:53", "10.1.0.1:5353");
         create([sample, Entry { zone: 7, ..sample }], LONG).unwrap();
-        let mut socket = Socket::open().unwrap();
+        let mut socket = ConntrackSocket::open().unwrap();
         let found = listed(&mut socket, &all(Family::V4, UDP));
         assert_eq!(found.iter().map(|entry| entry.zone).collect::<Vec<_>>().len(), 2);
         let zoned: Vec<_> = found.iter().copied().filter(|entry| entry.zone == 7).collect();
@@ -206,7 +206,7 @@ fn many_entries_are_listed_and_deleted() {
         let client = |n: u16| format!("10.0.0.1:{}", 1000 + n);
         create((0..MANY).map(|n| flow(UDP, &client(n), "10.96.0.1:53", "10.1.0.1:53")), LONG).unwrap();
         create((0..100).map(|n| flow(UDP, &client(n), "10.96.0.2:53", "10.1.0.2:53")), LONG).unwrap();
-        let mut socket = Socket::open().unwrap();
+        let mut socket = ConntrackSocket::open().unwrap();
         let filter = Filter { destination: Some("10.96.0.1".parse().unwrap()), ..all(Family::V4, UDP) };
         let found = listed(&mut socket, &filter);
         assert_eq!(found.len(), usize::from(MANY));
@@ -223,7 +223,7 @@ fn the_unread_rest_of_an_aborted_dump_is_dropped() {
     isolated(|| {
         create((0..2000).map(|n| flow(UDP, &format!("10.0.0.1:{}", 1000 + n), "10.96.0.1:53", "10.1.0.1:53")), LONG)
             .unwrap();
-        let mut socket = Socket::open().unwrap();
+        let mut socket = ConntrackSocket::open().unwrap();
         let broken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             socket.dump(&all(Family::V4, UDP), &mut |_| panic!("enough"))
         }));

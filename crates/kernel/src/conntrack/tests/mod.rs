@@ -38,7 +38,7 @@ fn tuple(source: &str, destination: &str) -> Tuple {
 /// A flow from a client to an address, translated to an endpoint. The kernel assigns the id.
 fn flow(protocol: u8, client: &str, to: &str, endpoint: &str) -> Entry {
     let (original, reply) = (tuple(client, to), tuple(endpoint, client));
-    Entry { original, reply, protocol, status: Status::default(), id: 0, zone: 0 }
+    Entry { original, reply, protocol, status: FlowStatus::default(), id: 0, zone: 0 }
 }
 
 fn all(family: Family, protocol: u8) -> Filter {
@@ -46,7 +46,7 @@ fn all(family: Family, protocol: u8) -> Filter {
 }
 
 /// The dumped entries, sorted.
-fn listed(socket: &mut Socket, filter: &Filter) -> Vec<Entry> {
+fn listed(socket: &mut ConntrackSocket, filter: &Filter) -> Vec<Entry> {
     let mut found = Vec::new();
     socket.dump(filter, &mut |entry| found.push(*entry)).unwrap();
     found.sort();

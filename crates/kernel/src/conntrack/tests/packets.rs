@@ -30,14 +30,14 @@ fn a_translated_flow_has_its_status_bits() {
         let server = UdpSocket::bind("127.0.0.1:5353").unwrap();
         let client = UdpSocket::bind("127.0.0.1:4000").unwrap();
         client.send_to(b"question", "192.0.2.1:53").unwrap();
-        let mut socket = Socket::open().unwrap();
+        let mut socket = ConntrackSocket::open().unwrap();
         let filter = Filter { port: Some(53), unanswered: true, ..all(Family::V4, UDP) };
         let unreplied = listed(&mut socket, &filter);
         assert_eq!(unreplied.len(), 1);
         assert_eq!(unreplied[0].original, tuple("127.0.0.1:4000", "192.0.2.1:53"));
         assert_eq!(unreplied[0].reply, tuple("127.0.0.1:5353", "127.0.0.1:4000"));
-        assert!(unreplied[0].status.contains(Status::DST_NAT));
-        assert!(!unreplied[0].status.contains(Status::SEEN_REPLY));
+        assert!(unreplied[0].status.contains(FlowStatus::DST_NAT));
+        assert!(!unreplied[0].status.contains(FlowStatus::SEEN_REPLY));
 
         let mut bytes = [0; 16];
         let (length, from) = server.recv_from(&mut bytes).unwrap();
@@ -45,7 +45,7 @@ fn a_translated_flow_has_its_status_bits() {
         assert_eq!(listed(&mut socket, &filter), []);
         let answered = listed(&mut socket, &all(Family::V4, UDP));
         assert_eq!(answered.len(), 1);
-        assert!(answered[0].status.contains(Status::SEEN_REPLY));
+        assert!(answered[0].status.contains(FlowStatus::SEEN_REPLY));
         assert_eq!(answered[0].id, unreplied[0].id, "the id stays");
         assert!(run("conntrack", &["-L", "-p", "udp", "-o", "id"]).contains(&format!("id={}", unreplied[0].id)));
 
@@ -65,9 +65,9 @@ fn a_packet_renews_a_timeout() {
         let clients = [4000, 4001].map(|port| UdpSocket::bind(("127.0.0.1", port)).unwrap());
         let send = |client: &UdpSocket| client.send_to(b"question", "192.0.2.1:53").unwrap();
         clients.iter().for_each(|client| _ = send(client));
-        let mut socket = Socket::open().unwrap();
+        let mut socket = ConntrackSocket::open().unwrap();
         let both = listed(&mut socket, &all(Family::V4, UDP));
-        let timeouts = |socket: &mut Socket| {
+        let timeouts = |socket: &mut ConntrackSocket| {
             let mut found = Vec::new();
             socket.timeouts(&both, &mut |entry, seconds| found.push((entry.original.source_port, seconds))).unwrap();
             found
@@ -101,7 +101,7 @@ fn icmp_entries_are_left_out() {
         let request = [8, 0, 0xf7, 0xff, 0, 0, 0, 0];
         rustix::net::sendto(&raw, &request, SendFlags::empty(), &to).unwrap();
         assert!(run("conntrack", &["-L", "-p", "icmp"]).contains("icmp"));
-        assert_eq!(listed(&mut Socket::open().unwrap(), &all(Family::V4, 1)), []);
+        assert_eq!(listed(&mut ConntrackSocket::open().unwrap(), &all(Family::V4, 1)), []);
     });
 }
 
@@ -117,7 +117,7 @@ fn without_capabilities_conntrack_is_unusable() {
             },
         )
         .unwrap();
-        let error = Socket::open().and_then(|mut socket| socket.dump(&all(Family::V4, UDP), &mut |_| {}));
-        assert!(matches!(error, Err(Error::Unusable(_))), "{error:?}");
+        let error = ConntrackSocket::open().and_then(|mut socket| socket.dump(&all(Family::V4, UDP), &mut |_| {}));
+        assert!(matches!(error, Err(ConntrackError::Unusable(_))), "{error:?}");
     });
 }

@@ -16,11 +16,11 @@ const ROUTES: u32 = 7;
 const ROUTE_GONE: u16 = 25;
 
 /// Runs a test in a fresh namespace with a device, and passes its index.
-fn with_device(test: impl FnOnce(Socket, u32) + Send) {
+fn with_device(test: impl FnOnce(DeviceSocket, u32) + Send) {
     let namespace = Namespace::new().expect("these tests need root");
     namespace
         .run(|| {
-            let mut socket = Socket::open().unwrap();
+            let mut socket = DeviceSocket::open().unwrap();
             run(&format!("link add {NAME} type bridge"));
             let index = socket.device(NAME).unwrap().unwrap().index;
             test(socket, index);
@@ -42,7 +42,7 @@ fn a_device_of_another_kind_is_left_alone() {
     with_device(|mut socket, index| {
         for error in [socket.find(NAME).unwrap_err(), socket.delete(NAME).unwrap_err()] {
             assert!(
-                matches!(&error, Error::AnotherKind { name, kind: Some(kind) } if name == NAME && kind == "bridge")
+                matches!(&error, DeviceError::AnotherKind { name, kind: Some(kind) } if name == NAME && kind == "bridge")
             );
             assert_eq!(error.to_string(), "device kube-ipvs0 is of kind bridge, not dummy");
         }
@@ -50,7 +50,7 @@ fn a_device_of_another_kind_is_left_alone() {
         assert_eq!(socket.device(NAME).unwrap().unwrap().index, index);
         assert_eq!(socket.find("kube-ipvs").unwrap(), None);
         assert!(!socket.delete("kube-ipvs").unwrap());
-        assert!(matches!(socket.find("sixteen-letters0"), Err(Error::Io(_))), "too long for a name");
+        assert!(matches!(socket.find("sixteen-letters0"), Err(DeviceError::Io(_))), "too long for a name");
     });
 }
 
@@ -132,9 +132,9 @@ fn an_adopted_ipv4_address_becomes_one_of_the_host_without_a_gap() {
 fn a_kernel_without_dummies_is_recognised() {
     Namespace::new()
         .unwrap()
-        .run(|| match Socket::open().unwrap().create(NAME) {
+        .run(|| match DeviceSocket::open().unwrap().create(NAME) {
             Ok(device) => assert!(device.is_dummy()),
-            Err(Error::Io(error)) => assert_eq!(ErrorClass::of(&error), ErrorClass::Unsupported, "{error}"),
+            Err(DeviceError::Io(error)) => assert_eq!(ErrorClass::of(&error), ErrorClass::Unsupported, "{error}"),
             Err(error) => panic!("{error}"),
         })
         .unwrap();
@@ -166,8 +166,8 @@ fn own_changes_of_ipv4_addresses_are_not_notified() {
         assert_eq!(read(), []);
         let added = socket.addresses(index, Family::V4).unwrap()[0];
         run(&format!("address del 10.96.0.1/32 dev {NAME}"));
-        assert_eq!(read(), [Change::Removed(added)]);
+        assert_eq!(read(), [DeviceChange::Removed(added)]);
         run(&format!("link del {NAME}"));
-        assert_eq!(read().last(), Some(&Change::DeviceGone));
+        assert_eq!(read().last(), Some(&DeviceChange::DeviceGone));
     });
 }

@@ -26,19 +26,19 @@ fn service_addresses_are_written_and_read() {
     assert_eq!(address(9, "fd00:96::1")[..], V6[..]);
     let v4 = decode_address(&V4).unwrap().unwrap();
     let v6 = decode_address(&V6).unwrap().unwrap();
-    let common = Address { device: 9, network: ip("10.96.0.1").into(), scope: 254, flags: 0, preferred: None };
+    let common = DeviceAddress { device: 9, network: ip("10.96.0.1").into(), scope: 254, flags: 0, preferred: None };
     assert_eq!(v4, common);
     let network = ip("fd00:96::1").into();
-    assert_eq!(v6, Address { network, flags: 2, preferred: Some(Duration::ZERO), ..common });
+    assert_eq!(v6, DeviceAddress { network, flags: 2, preferred: Some(Duration::ZERO), ..common });
     assert!(!v4.is_source() && !v6.is_source());
-    assert!(Address { scope: 0, ..v4 }.is_source() && Address { scope: 253, ..v4 }.is_source());
-    assert!(Address { preferred: None, ..v6 }.is_source());
-    assert!(!Address { preferred: None, flags: 0x20, ..v6 }.is_source());
+    assert!(DeviceAddress { scope: 0, ..v4 }.is_source() && DeviceAddress { scope: 253, ..v4 }.is_source());
+    assert!(DeviceAddress { preferred: None, ..v6 }.is_source());
+    assert!(!DeviceAddress { preferred: None, flags: 0x20, ..v6 }.is_source());
 }
 
 #[test]
 fn the_local_address_counts_and_the_long_flags() {
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     writer.raw(&[2, 24, 0x80, 0, 1, 0, 0, 0]);
     writer.attribute(wire::address::ADDRESS, &[192, 0, 2, 2]);
     let peer = decode_address(writer.bytes()).unwrap().unwrap();
@@ -68,7 +68,7 @@ fn devices_are_read_with_their_kind() {
     assert!(!bridge.is_dummy() && !hardware.is_dummy());
     assert_eq!(decode_device(&device(7, 9, 0x82, NAME, None)), Ok(None), "about the port of a bridge");
     assert!(decode_device(&[0; 16]).is_err(), "no name");
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     device::encode_dummy(&mut writer, NAME);
     assert_eq!(found(writer.bytes()).kind.as_deref(), Some("dummy"));
 }
@@ -84,21 +84,21 @@ fn a_device_is_followed_by_its_name() {
         assert!(events.iter().all(|event| event.port_id == 77));
         events.into_iter().map(|event| event.change).collect::<Vec<_>>()
     };
-    let of_device = |payload: &[u8]| vec![Change::Device(decode_device(payload).unwrap().unwrap())];
+    let of_device = |payload: &[u8]| vec![DeviceChange::Device(decode_device(payload).unwrap().unwrap())];
     let of_address = |index| decode_address(&address(index, "fd00:96::1")).unwrap().unwrap();
 
     assert_eq!(read(NEW_ADDRESS, &address(9, "fd00:96::1")), []);
     assert_eq!(read(NEW_LINK, &dummy(8, "dummy0")), []);
     assert_eq!(read(NEW_LINK, &dummy(9, NAME)), of_device(&dummy(9, NAME)));
-    assert_eq!(read(NEW_ADDRESS, &address(9, "fd00:96::1")), [Change::Added(of_address(9))]);
-    assert_eq!(read(DELETE_ADDRESS, &address(9, "fd00:96::1")), [Change::Removed(of_address(9))]);
+    assert_eq!(read(NEW_ADDRESS, &address(9, "fd00:96::1")), [DeviceChange::Added(of_address(9))]);
+    assert_eq!(read(DELETE_ADDRESS, &address(9, "fd00:96::1")), [DeviceChange::Removed(of_address(9))]);
     assert_eq!(read(NEW_ADDRESS, &address(8, "fd00:96::1")), [], "another device");
     assert_eq!(read(DELETE_LINK, &dummy(8, "dummy0")), []);
     assert_eq!(read(DELETE_LINK, &device(7, 9, 0, NAME, None)), [], "it was a bridge's port");
-    assert_eq!(read(DELETE_LINK, &dummy(9, NAME)), [Change::DeviceGone]);
+    assert_eq!(read(DELETE_LINK, &dummy(9, NAME)), [DeviceChange::DeviceGone]);
     assert_eq!(read(DELETE_LINK, &dummy(9, NAME)), []);
     assert_eq!(read(NEW_LINK, &dummy(10, NAME)), of_device(&dummy(10, NAME)));
     assert_eq!(read(NEW_ADDRESS, &address(9, "fd00:96::1")), [], "the earlier device of this name");
-    assert_eq!(read(NEW_LINK, &dummy(10, "renamed")), [Change::DeviceGone]);
+    assert_eq!(read(NEW_LINK, &dummy(10, "renamed")), [DeviceChange::DeviceGone]);
     assert_eq!(read(wire::msg::GET_LINK, &[]), []);
 }

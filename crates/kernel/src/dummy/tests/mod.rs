@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::*;
-use crate::netlink::Writer;
+use crate::netlink::MessageWriter;
 
 const NAME: &str = "kube-ipvs0";
 
@@ -19,7 +19,7 @@ fn ip(text: &str) -> IpAddr {
 
 /// A datagram with one message.
 fn datagram(kind: u16, port_id: u32, payload: &[u8]) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     let mark = writer.message(kind, 0, 7);
     writer.patch(12, &port_id.to_ne_bytes());
     writer.raw(payload);
@@ -29,7 +29,7 @@ fn datagram(kind: u16, port_id: u32, payload: &[u8]) -> Vec<u8> {
 
 /// The message about a device, as the kernel writes it: the kind without a final NUL.
 fn device(family: u8, index: u32, flags: u32, name: &str, kind: Option<&str>) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     writer.raw(&[family, 0, 1, 0]);
     for word in [index, flags, 0] {
         writer.raw(&word.to_ne_bytes());
@@ -44,7 +44,7 @@ fn device(family: u8, index: u32, flags: u32, name: &str, kind: Option<&str>) ->
 
 /// The message about a service address, as the kernel writes it.
 fn address(index: u32, text: &str) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     address::encode_service(&mut writer, index, ip(text));
     writer.into_bytes()
 }

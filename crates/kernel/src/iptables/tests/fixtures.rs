@@ -14,7 +14,7 @@ fn every_rule_is_one_of_ours() {
     for (family, text) in FILES {
         let (mut rules, mut chains, mut tables) = (0, 0, Vec::new());
         read_lines(text.as_bytes(), &mut |line| match line {
-            Line::Rule { chain, text } => {
+            OutputLine::Rule { chain, text } => {
                 rules += 1;
                 // the tool's release of that time printed two blanks there
                 let normal = text.replace("--nfacct-name  ", "--nfacct-name ");
@@ -23,12 +23,12 @@ fn every_rule_is_one_of_ours() {
                 parsed(family, text).print_uncommented(family, &mut uncommented);
                 assert!(!uncommented.contains("comment") && uncommented.len() <= normal.len());
             }
-            Line::Chain { name, builtin } => {
+            OutputLine::Chain { name, builtin } => {
                 chains += 1;
-                assert!(ChainName::new(name).is_some() && builtin != name.starts_with("KUBE-"), "{name}");
+                assert!(IptablesChainName::new(name).is_some() && builtin != name.starts_with("KUBE-"), "{name}");
             }
-            Line::Table(name) => tables.push(name.to_owned()),
-            Line::Commit | Line::Other => {}
+            OutputLine::Table(name) => tables.push(name.to_owned()),
+            OutputLine::Commit | OutputLine::Other => {}
         })
         .unwrap();
         assert_eq!(tables, ["mangle", "filter", "nat"]);

@@ -14,8 +14,8 @@ mod samples;
 mod text;
 mod tools;
 
-fn name(text: &str) -> ChainName {
-    ChainName::new(text).unwrap()
+fn name(text: &str) -> IptablesChainName {
+    IptablesChainName::new(text).unwrap()
 }
 
 fn printed(family: Family, rule: &Rule) -> String {

@@ -30,7 +30,7 @@ fn side(family: Family) -> impl Strategy<Value = AddressMatch> {
     })
 }
 
-fn chain() -> impl Strategy<Value = ChainName> {
+fn chain() -> impl Strategy<Value = IptablesChainName> {
     "KUBE-[A-Z0-9]{1,20}".prop_map(|text| name(&text))
 }
 
@@ -73,7 +73,7 @@ fn target(family: Family) -> impl Strategy<Value = Target> {
 pub(super) fn rule(family: Family) -> impl Strategy<Value = Rule> {
     let input = ("[a-z][a-z0-9.@-]{0,13}[+0-9]", any::<bool>())
         .prop_map(|(name, inverted)| Box::new(InterfaceMatch { name: name.into(), inverted }));
-    let protocol = of(prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp), Just(Protocol::Sctp)]);
+    let protocol = of(prop_oneof![Just(PortProtocol::Tcp), Just(PortProtocol::Udp), Just(PortProtocol::Sctp)]);
     (of(side(family)), of(side(family)), of(input), protocol, target(family)).prop_flat_map(
         |(source, destination, input, protocol, target)| {
             vec(any_match(protocol.is_some()), 0..5).prop_map(move |matches| Rule {

@@ -55,7 +55,7 @@ fn addresses(family: Family) -> Vec<Sample> {
     let frontend = Rule {
         source: except(pods),
         destination: only(one),
-        protocol: Some(Protocol::Tcp),
+        protocol: Some(PortProtocol::Tcp),
         ..rule([comment(), Match::Port(Some(80))], chain())
     };
     let local = rule([comment(), Match::DestinationLocal], Target::Accept);
@@ -92,7 +92,7 @@ fn extensions(family: Family) -> Vec<Sample> {
         ),
         (rule([Match::SeeNow { list: list() }], Target::Accept), format!("-m recent --set {recent} -j ACCEPT")),
         (
-            Rule { protocol: Some(Protocol::Tcp), ..node_port },
+            Rule { protocol: Some(PortProtocol::Tcp), ..node_port },
             format!("-p tcp -m tcp --dport 65535 -m nfacct --nfacct-name localhost_nps_accepted_pkts {JUMP}"),
         ),
         (rule([account("a.counter")], Target::Return), r#"-m nfacct --nfacct-name "a.counter" -j RETURN"#.to_owned()),
@@ -109,11 +109,11 @@ fn targets(family: Family) -> Vec<Sample> {
     let bare = |target, text: &str| (rule([], target), text.to_owned());
     vec![
         (
-            with(Protocol::Udp, rule([Match::DestinationLocal, Match::Port(Some(0))], Target::Reject)),
+            with(PortProtocol::Udp, rule([Match::DestinationLocal, Match::Port(Some(0))], Target::Reject)),
             format!("-p udp -m addrtype --dst-type LOCAL -m udp --dport 0 -j REJECT --reject-with {reject}"),
         ),
         (
-            with(Protocol::Sctp, rule([Match::Port(None)], dnat)),
+            with(PortProtocol::Sctp, rule([Match::Port(None)], dnat)),
             format!("-p sctp -m sctp -j DNAT --to-destination {endpoint}"),
         ),
         bare(Target::Masquerade { random_fully: true }, "-j MASQUERADE --random-fully"),

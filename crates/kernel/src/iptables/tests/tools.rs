@@ -68,9 +68,11 @@ impl Tools {
     fn rules(&self, text: &str) -> BTreeMap<String, Vec<String>> {
         let (mut rules, mut table) = (BTreeMap::<_, Vec<_>>::new(), String::new());
         read_lines(text.as_bytes(), &mut |line| match line {
-            Line::Table(name) => name.clone_into(&mut table),
-            Line::Rule { chain, text } => rules.entry(format!("{table} {chain}")).or_default().push(text.to_owned()),
-            Line::Chain { .. } | Line::Commit | Line::Other => {}
+            OutputLine::Table(name) => name.clone_into(&mut table),
+            OutputLine::Rule { chain, text } => {
+                rules.entry(format!("{table} {chain}")).or_default().push(text.to_owned())
+            }
+            OutputLine::Chain { .. } | OutputLine::Commit | OutputLine::Other => {}
         })
         .unwrap();
         rules
@@ -197,7 +199,7 @@ fn addresses_with_dots_are_printed_as_we_print_them() {
             .iter()
             .map(|address| Rule {
                 source: AddressMatch::only(ipnet::IpNet::from(address.parse::<std::net::IpAddr>().unwrap())),
-                protocol: Some(Protocol::Tcp),
+                protocol: Some(PortProtocol::Tcp),
                 matches: [Match::Port(None)].into(),
                 target: Target::Dnat(format!("[{address}]:1").parse().unwrap()),
                 ..Rule::default()

@@ -105,25 +105,25 @@ fn saved(tool: &Tool, table: Table) -> Vec<String> {
 
 fn listed(tool: &Tool, table: Table, chain: &str) -> Option<Vec<String>> {
     let mut lines = Vec::new();
-    let mut each = |line: Line<'_>| {
-        if let Line::Rule { text, .. } = line {
+    let mut each = |line: OutputLine<'_>| {
+        if let OutputLine::Rule { text, .. } = line {
             lines.push(text.to_owned());
         }
     };
     tool.list(table, name(chain), &mut each).unwrap().then_some(lines)
 }
 
-fn name(text: &str) -> ChainName {
-    ChainName::new(text).unwrap()
+fn name(text: &str) -> IptablesChainName {
+    IptablesChainName::new(text).unwrap()
 }
 
-fn restore(tool: &Tool, text: &str) -> Result<RestoreOutcome, Failure> {
+fn restore(tool: &Tool, text: &str) -> Result<RestoreOutcome, ToolFailure> {
     tool.restore_by(&mut |stdin| stdin.write(text))
 }
 
 fn refusal(tool: &Tool, text: &str) -> (Option<usize>, String, bool) {
     match restore(tool, text).unwrap_err() {
-        Failure::Refused { line, text, missing, .. } => (line, text, missing),
+        ToolFailure::Refused { line, text, missing, .. } => (line, text, missing),
         other => panic!("{tool:?}: {other:?}"),
     }
 }
@@ -240,7 +240,7 @@ fn without_the_capability_the_failure_is_no_permission() {
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective.remove(CapabilitySet::NET_ADMIN);
         rustix::thread::set_capabilities(None, sets).unwrap();
-        let denied = |result: Result<(), Failure>| matches!(result, Err(Failure::NoPermission { .. }));
+        let denied = |result: Result<(), ToolFailure>| matches!(result, Err(ToolFailure::NoPermission { .. }));
         assert!(denied(restore(tool, SOME).map(|_| ())), "{tool:?}");
         assert!(denied(tool.save(Table::Nat, &mut |_| {})), "{tool:?}");
         assert!(denied(tool.list(Table::Nat, name("ONE"), &mut |_| {}).map(|_| ())), "{tool:?}");
@@ -255,9 +255,12 @@ fn rules_that_only_nft_can_show_are_a_failure() {
         let rules = "table ip nat { chain ONE { meta hour > \"05:00\" accept; }; chain TWO { accept; }; }";
         assert!(Command::new("nft").arg(rules).status().unwrap().success());
         let saved = tool.save(Table::Nat, &mut |_| {}).unwrap_err();
-        assert!(matches!(&saved, Failure::UnexpectedOutput { text, .. } if text.contains("incompatible")), "{saved:?}");
+        assert!(
+            matches!(&saved, ToolFailure::UnexpectedOutput { text, .. } if text.contains("incompatible")),
+            "{saved:?}"
+        );
         let listed = tool.list(Table::Nat, name("ONE"), &mut |_| {}).unwrap_err();
-        assert!(matches!(&listed, Failure::Refused { text, .. } if text.contains("incompatible")), "{listed:?}");
+        assert!(matches!(&listed, ToolFailure::Refused { text, .. } if text.contains("incompatible")), "{listed:?}");
         assert!(tool.list(Table::Nat, name("TWO"), &mut |_| {}).unwrap());
         assert!(!tool.list(Table::Nat, name("THREE"), &mut |_| {}).unwrap());
     };
@@ -282,7 +285,7 @@ fn the_wait_for_the_lock_is_measured_and_bounded() {
                 return;
             }
             match result.unwrap_err() {
-                Failure::Locked { path, bound } => {
+                ToolFailure::Locked { path, bound } => {
                     assert_eq!((path, bound), (environment.lock_file, environment.lock_wait));
                     assert!(began.elapsed() >= bound);
                 }
@@ -330,7 +333,7 @@ fn the_lock_is_held_for_the_run_and_no_longer() {
     assert!(output.ends_with("0"), "{output}");
     // The lock is also released when the tool is killed.
     let tool = folder.endless(Backend::Legacy, "exec sleep 1000");
-    assert!(matches!(restore(&tool, SOME), Err(Failure::TimedOut { .. })));
+    assert!(matches!(restore(&tool, SOME), Err(ToolFailure::TimedOut { .. })));
     assert!(free(&lock));
 }
 
@@ -384,7 +387,7 @@ fn a_lock_file_that_cannot_be_created_is_named() {
     environment.lock_file = folder.0.join("no/such/folder/lock");
     let tool = Tool::find_in(&environment, Family::V4, Some(Backend::Legacy)).unwrap();
     let failure = restore(&tool, SOME).unwrap_err();
-    assert!(matches!(&failure, Failure::NoLockFile { path, .. } if *path == environment.lock_file));
+    assert!(matches!(&failure, ToolFailure::NoLockFile { path, .. } if *path == environment.lock_file));
     let named = format!("cannot open the iptables lock file {}: ", environment.lock_file.display());
     assert!(failure.to_string().starts_with(&named), "{failure}");
 }
@@ -405,21 +408,21 @@ fn missing_programs_are_named() {
         ),
     ] {
         let failure = find(backend);
-        assert!(matches!(failure, Failure::Missing { .. }), "{failure:?}");
+        assert!(matches!(failure, ToolFailure::Missing { .. }), "{failure:?}");
         assert!(failure.to_string().contains(names), "{failure}");
     }
     // All three programs must exist and be executable.
     folder.programs("ip6tables", "v1.8.9 (legacy)", "");
-    assert!(matches!(find(Some(Backend::Nft)), Failure::Missing { .. }), "of the other variant");
+    assert!(matches!(find(Some(Backend::Nft)), ToolFailure::Missing { .. }), "of the other variant");
     assert_eq!(Tool::find_in(&folder.own(), Family::V6, None).unwrap().backend(), Backend::Legacy);
     fs::remove_file(folder.0.join("ip6tables-save")).unwrap();
-    assert!(matches!(find(None), Failure::Missing { .. }));
+    assert!(matches!(find(None), ToolFailure::Missing { .. }));
     fs::write(folder.0.join("ip6tables-save"), "no program").unwrap();
-    assert!(matches!(find(None), Failure::Missing { .. }));
+    assert!(matches!(find(None), ToolFailure::Missing { .. }));
     // Deleted after it was found.
     let tool = folder.tool(Backend::Nft, "");
     fs::remove_file(folder.0.join("iptables-restore")).unwrap();
-    assert!(matches!(restore(&tool, SOME), Err(Failure::Missing { tool }) if tool == "iptables-restore"));
+    assert!(matches!(restore(&tool, SOME), Err(ToolFailure::Missing { tool }) if tool == "iptables-restore"));
 }
 
 #[test]
@@ -436,12 +439,12 @@ fn old_versions_are_refused() {
         [("v1.8.3 (nf_tables)", Backend::Nft), ("v1.8.5 (legacy)", Backend::Legacy), ("v1.4.21", Backend::Legacy)]
     {
         let (failure, needs) = (find(version, None).unwrap_err(), backend.needs());
-        assert!(matches!(&failure, Failure::TooOld { needs: it, .. } if *it == needs), "{version}: {failure:?}");
+        assert!(matches!(&failure, ToolFailure::TooOld { needs: it, .. } if *it == needs), "{version}: {failure:?}");
         let message = failure.to_string();
         assert!(message.contains(&format!("{needs} or later is required")), "{message}");
     }
     for version in ["", "1.8.9", "v1.x (legacy)", "v1.8.9 (quantum)"] {
-        assert!(matches!(find(version, None), Err(Failure::UnexpectedOutput { .. })), "{version}");
+        assert!(matches!(find(version, None), Err(ToolFailure::UnexpectedOutput { .. })), "{version}");
     }
 }
 
@@ -474,9 +477,9 @@ fn a_hanging_tool_is_killed_and_leaves_no_process() {
     let failure = restore(&tool, &much).unwrap_err();
     assert_eq!(failure.to_string(), "iptables-restore timed out after 400ms and was killed");
     gone();
-    assert!(matches!(tool.save(Table::Nat, &mut |_| {}), Err(Failure::TimedOut { .. })));
+    assert!(matches!(tool.save(Table::Nat, &mut |_| {}), Err(ToolFailure::TimedOut { .. })));
     gone();
-    assert!(matches!(tool.list(Table::Nat, name("ONE"), &mut |_| {}), Err(Failure::TimedOut { .. })));
+    assert!(matches!(tool.list(Table::Nat, name("ONE"), &mut |_| {}), Err(ToolFailure::TimedOut { .. })));
     gone();
     assert!(begin.elapsed() < Duration::from_secs(10));
 }
@@ -496,12 +499,12 @@ fn children_of_a_hanging_tool_are_killed_with_it() {
     };
     for backend in Backend::ALL {
         let tool = folder.endless(backend, &text);
-        assert!(matches!(restore(&tool, SOME), Err(Failure::TimedOut { .. })));
+        assert!(matches!(restore(&tool, SOME), Err(ToolFailure::TimedOut { .. })));
         gone();
         assert!(Lock::take(&folder.real().lock_file, Duration::ZERO).is_ok());
     }
     let tool = folder.endless(Backend::Nft, &text);
-    assert!(matches!(tool.save(Table::Nat, &mut |_| {}), Err(Failure::TimedOut { .. })));
+    assert!(matches!(tool.save(Table::Nat, &mut |_| {}), Err(ToolFailure::TimedOut { .. })));
     gone();
 }
 
@@ -511,7 +514,7 @@ fn a_tool_with_endless_output_is_killed() {
     for text in ["exec yes -- -A ONE", "exec yes >&2", "exec >&- 2>&-; exec sleep 1000"] {
         let tool = folder.endless(Backend::Nft, text);
         for result in [restore(&tool, SOME).map(|_| ()), tool.save(Table::Nat, &mut |_| {})] {
-            assert!(matches!(result, Err(Failure::TimedOut { .. })), "{text}: {result:?}");
+            assert!(matches!(result, Err(ToolFailure::TimedOut { .. })), "{text}: {result:?}");
         }
     }
 }
@@ -520,7 +523,7 @@ fn a_tool_with_endless_output_is_killed() {
 fn a_killed_tool_is_distinguished_from_a_failing_one() {
     let folder = Folder::new();
     let tool = folder.tool(Backend::Nft, "printf '*nat\\n:ONE - [0:0]\\n-A ON'; kill -9 $$");
-    assert!(matches!(restore(&tool, SOME), Err(Failure::Killed { signal: 9, .. })));
+    assert!(matches!(restore(&tool, SOME), Err(ToolFailure::Killed { signal: 9, .. })));
     let failure = tool.save(Table::Nat, &mut |_| {}).unwrap_err();
     assert_eq!(failure.to_string(), "iptables-save was killed by signal 9");
 }
@@ -537,7 +540,7 @@ fn a_tool_that_reads_nothing_reports_the_cause() {
     assert_eq!(refusal(&tool, &much).1, "exit status 3, no message");
     // The status of the dynamic loader, and that of a shell.
     let tool = folder.tool(Backend::Nft, "echo error while loading shared libraries >&2; exit 127");
-    assert!(matches!(restore(&tool, &much), Err(Failure::Io { .. })));
+    assert!(matches!(restore(&tool, &much), Err(ToolFailure::Io { .. })));
 }
 
 /// The nft variant names every refused rule.
@@ -548,7 +551,7 @@ fn a_truncated_message_names_no_wrong_line() {
     let text = "cat >/dev/null; seq 1000 1199 | while read line; do printf 'line %d: %-81s\\n' $line \
                 'RULE_APPEND failed (No such file or directory): rule in chain KUBE-SVC-X'; done >&2; exit 1";
     match restore(&folder.tool(Backend::Nft, text), SOME).unwrap_err() {
-        Failure::Refused { line, lines, .. } => {
+        ToolFailure::Refused { line, lines, .. } => {
             assert_eq!(line, Some(1000));
             assert!(lines.len() > 80 && lines.iter().copied().eq(1000..1000 + lines.len()), "{lines:?}");
         }
@@ -556,7 +559,7 @@ fn a_truncated_message_names_no_wrong_line() {
     }
     // Shorter output is kept whole, with or without a final line end.
     let tool = folder.tool(Backend::Nft, "printf 'line 12: no\\nline 345: no' >&2; exit 1");
-    let Failure::Refused { lines, .. } = restore(&tool, SOME).unwrap_err() else { panic!() };
+    let ToolFailure::Refused { lines, .. } = restore(&tool, SOME).unwrap_err() else { panic!() };
     assert_eq!(lines, [12, 345]);
 }
 
@@ -580,7 +583,7 @@ fn unexpected_output_is_reported() {
     ] {
         let tool = folder.tool(Backend::Nft, text);
         match tool.save(Table::Nat, &mut |_| {}).unwrap_err() {
-            Failure::UnexpectedOutput { tool, line: at, text: shown } => {
+            ToolFailure::UnexpectedOutput { tool, line: at, text: shown } => {
                 assert_eq!((tool.as_str(), at), ("iptables-save", line), "{text}: {shown}");
                 assert!(!shown.contains('\0'));
             }
@@ -589,7 +592,7 @@ fn unexpected_output_is_reported() {
     }
     // The tool reports itself why it stops.
     let tool = folder.tool(Backend::Nft, "echo '*nat'; echo 'iptables: Cannot allocate memory' >&2; exit 4");
-    assert!(matches!(tool.save(Table::Nat, &mut |_| {}), Err(Failure::Exhausted { .. })));
+    assert!(matches!(tool.save(Table::Nat, &mut |_| {}), Err(ToolFailure::Exhausted { .. })));
 }
 
 #[test]

@@ -58,7 +58,7 @@ proptest! {
         outer in 1_u16..4,
         attributes in prop::collection::vec((0_u16..16, prop::collection::vec(any::<u8>(), 0..20)), 0..16),
     ) {
-        let mut writer = crate::netlink::Writer::new();
+        let mut writer = crate::netlink::MessageWriter::new();
         wire::header(&mut writer, command);
         let nest = writer.nest(outer);
         attributes.iter().for_each(|(kind, value)| writer.attribute(*kind, value));

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::errno::ErrorClass;
-use crate::netlink::Writer;
+use crate::netlink::MessageWriter;
 
 fn written(command: &Command) -> Vec<u8> {
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     command.encode(&mut writer);
     writer.into_bytes()
 }
@@ -55,7 +55,7 @@ fn servers_of_other_protocols_and_families_are_left_out() {
         other[at] = value;
         assert_eq!(decode_server(&other), Ok(None), "byte {at}");
     }
-    for (number, protocol) in [(6, Protocol::Tcp), (17, Protocol::Udp), (132, Protocol::Sctp)] {
+    for (number, protocol) in [(6, IpvsProtocol::Tcp), (17, IpvsProtocol::Udp), (132, IpvsProtocol::Sctp)] {
         let mut server = bytes(V4_SERVER);
         server[20] = number;
         assert_eq!(decode_server(&server).unwrap().unwrap().id.protocol, protocol);
@@ -69,7 +69,7 @@ fn the_kernels_destinations_and_timeouts_are_decoded() {
     assert_eq!(decode_destination(&bytes(V6_DESTINATION)), Ok((v6_destination(), Connections::default())));
     let timeouts = Timeouts { tcp_seconds: 900, tcp_fin_seconds: 120, udp_seconds: 300 };
     assert_eq!(decode_timeouts(&bytes(TIMEOUTS)), Ok(timeouts));
-    let mut writer = Writer::new();
+    let mut writer = MessageWriter::new();
     timeouts.encode(&mut writer);
     assert_eq!(writer.bytes(), &bytes(TIMEOUTS)[4..]);
 }
@@ -100,7 +100,7 @@ fn servers_are_written_in_the_kernels_format() {
 
 #[test]
 fn the_kernels_own_flag_is_never_written() {
-    let server = Server { flags: Flags(u32::MAX), ..v4_server() };
+    let server = IpvsServer { flags: Flags(u32::MAX), ..v4_server() };
     let request = written(&Command::NewServer(server));
     assert_eq!(request[FLAGS_AT..FLAGS_AT + 8], [0xfd, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
 }
@@ -150,11 +150,14 @@ fn errors_mean_what_the_command_makes_of_them() {
         Command::DeleteDestination(server.id, destination.address),
     ];
     let causes = |number| all.map(|command| command.cause(&std::io::Error::from_raw_os_error(number)));
-    let (scheduler, destination) = (Cause::NoScheduler(server.scheduler), Cause::NoDestination);
-    assert_eq!(causes(libc::EEXIST), [Cause::Exists; 6]);
-    assert_eq!(causes(libc::ESRCH), [Cause::NoServer; 6]);
-    assert_eq!(causes(libc::ENOENT), [scheduler, scheduler, Cause::Other, Cause::Other, destination, destination]);
-    assert_eq!(causes(libc::EINVAL), [Cause::Other; 6]);
+    let (scheduler, destination) = (RefusalCause::NoScheduler(server.scheduler), RefusalCause::NoDestination);
+    assert_eq!(causes(libc::EEXIST), [RefusalCause::Exists; 6]);
+    assert_eq!(causes(libc::ESRCH), [RefusalCause::NoServer; 6]);
+    assert_eq!(
+        causes(libc::ENOENT),
+        [scheduler, scheduler, RefusalCause::Other, RefusalCause::Other, destination, destination]
+    );
+    assert_eq!(causes(libc::EINVAL), [RefusalCause::Other; 6]);
     assert_eq!(ErrorClass::of(&std::io::Error::from_raw_os_error(libc::ESRCH)), ErrorClass::Missing);
     assert!(all.iter().all(|command| *command.server() == server.id));
     assert_eq!(

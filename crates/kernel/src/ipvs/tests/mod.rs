@@ -43,14 +43,14 @@ fn bytes(hex: &str) -> Vec<u8> {
     hex.as_bytes().chunks(2).map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap()).collect()
 }
 
-fn id(protocol: Protocol, address: &str) -> ServerId {
+fn id(protocol: IpvsProtocol, address: &str) -> ServerId {
     let address: std::net::SocketAddr = address.parse().unwrap();
     ServerId { address: address.ip(), port: address.port(), protocol }
 }
 
-fn v4_server() -> Server {
-    Server {
-        id: id(Protocol::Tcp, "10.96.0.1:80"),
+fn v4_server() -> IpvsServer {
+    IpvsServer {
+        id: id(IpvsProtocol::Tcp, "10.96.0.1:80"),
         scheduler: Scheduler::new("rr").unwrap(),
         flags: Flags::default(),
         timeout_seconds: 0,
@@ -58,9 +58,9 @@ fn v4_server() -> Server {
     }
 }
 
-fn v6_server() -> Server {
-    Server {
-        id: id(Protocol::Udp, "[fd00:96::1]:53"),
+fn v6_server() -> IpvsServer {
+    IpvsServer {
+        id: id(IpvsProtocol::Udp, "[fd00:96::1]:53"),
         scheduler: Scheduler::new("sh").unwrap(),
         flags: Flags(Flags::PERSISTENT.0 | Flags::SCHEDULER_2.0),
         timeout_seconds: 10_800,
@@ -68,8 +68,8 @@ fn v6_server() -> Server {
     }
 }
 
-fn v4_destination() -> Destination {
-    Destination {
+fn v4_destination() -> IpvsDestination {
+    IpvsDestination {
         address: "10.1.0.1:8080".parse().unwrap(),
         weight: 3,
         forwarding: Forwarding::MASQUERADE,
@@ -78,8 +78,8 @@ fn v4_destination() -> Destination {
     }
 }
 
-fn v6_destination() -> Destination {
-    Destination {
+fn v6_destination() -> IpvsDestination {
+    IpvsDestination {
         address: "[fd00:1::1]:5353".parse().unwrap(),
         weight: 1,
         upper_threshold: 9,

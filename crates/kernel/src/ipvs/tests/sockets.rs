@@ -18,21 +18,21 @@ fn resolved(sequence: u32, family: u16) -> Answers {
 }
 
 /// A socket that has resolved the family with sequence number 1, and these further answers.
-fn socket(script: impl IntoIterator<Item = Answers>) -> Socket<Scripted> {
-    Socket::over(session([resolved(1, FAMILY)].into_iter().chain(script))).unwrap()
+fn socket(script: impl IntoIterator<Item = Answers>) -> IpvsSocket<Scripted> {
+    IpvsSocket::over(session([resolved(1, FAMILY)].into_iter().chain(script))).unwrap()
 }
 
 /// As many commands, of which each is another.
 fn commands(count: usize) -> Vec<Command> {
     let server = |n: usize| ServerId { port: u16::try_from(n).unwrap(), ..v4_server().id };
-    (0..count).map(|n| Command::NewServer(Server { id: server(n), ..v4_server() })).collect()
+    (0..count).map(|n| Command::NewServer(IpvsServer { id: server(n), ..v4_server() })).collect()
 }
 
 fn object(sequence: u32, hex: &str) -> Vec<u8> {
     message(FAMILY, 0, sequence, &bytes(hex))
 }
 
-fn dumped(socket: &mut Socket<Scripted>, family: Option<Family>) -> Result<(Vec<Server>, usize), Error> {
+fn dumped(socket: &mut IpvsSocket<Scripted>, family: Option<Family>) -> Result<(Vec<IpvsServer>, usize), IpvsError> {
     let mut servers = Vec::new();
     let others = socket.dump_servers(family, &mut |server| servers.push(server))?;
     Ok((servers, others))
@@ -40,11 +40,11 @@ fn dumped(socket: &mut Socket<Scripted>, family: Option<Family>) -> Result<(Vec<
 
 #[test]
 fn a_kernel_without_the_family_is_distinguished() {
-    let error = Socket::over(session([vec![Ok(reply(1, libc::ENOENT))]])).unwrap_err();
-    assert!(matches!(error, Error::Absent), "{error:?}");
+    let error = IpvsSocket::over(session([vec![Ok(reply(1, libc::ENOENT))]])).unwrap_err();
+    assert!(matches!(error, IpvsError::Absent), "{error:?}");
     assert_eq!(error.to_string(), "the kernel has no IPVS (module ip_vs)");
-    let error = Socket::over(session([vec![Ok(reply(1, libc::EPERM))]])).unwrap_err();
-    assert!(matches!(error, Error::Io(error) if ErrorClass::of(&error) == ErrorClass::Denied));
+    let error = IpvsSocket::over(session([vec![Ok(reply(1, libc::EPERM))]])).unwrap_err();
+    assert!(matches!(error, IpvsError::Io(error) if ErrorClass::of(&error) == ErrorClass::Denied));
 }
 
 #[test]
@@ -71,9 +71,9 @@ fn servers_are_dumped_by_family_and_others_counted() {
 fn an_interrupted_dump_is_temporary_and_a_malformed_one_is_not() {
     let interrupted = message(FAMILY, flag::DUMP_INTR, 2, &bytes(V4_SERVER));
     let error = dumped(&mut socket([vec![Ok([interrupted, done(2)].concat())]]), None).unwrap_err();
-    assert!(matches!(error, Error::Io(error) if ErrorClass::of(&error) == ErrorClass::Transient));
+    assert!(matches!(error, IpvsError::Io(error) if ErrorClass::of(&error) == ErrorClass::Transient));
     let error = dumped(&mut socket([vec![Ok([object(2, V4_DESTINATION), done(2)].concat())]]), None).unwrap_err();
-    assert!(matches!(error, Error::Io(error) if error.kind() == io::ErrorKind::InvalidData));
+    assert!(matches!(error, IpvsError::Io(error) if error.kind() == io::ErrorKind::InvalidData));
 }
 
 #[test]
@@ -127,11 +127,11 @@ fn refused_commands_are_returned_and_the_others_committed() {
     ]);
     let failures = socket.commit(&commands(600)).unwrap();
     let wanted = [
-        (0, Cause::Exists, libc::EEXIST),
-        (7, Cause::Other, libc::EINVAL),
-        (256, Cause::Exists, libc::EEXIST),
-        (511, Cause::NoServer, libc::ESRCH),
-        (598, Cause::Other, libc::ENOMEM),
+        (0, RefusalCause::Exists, libc::EEXIST),
+        (7, RefusalCause::Other, libc::EINVAL),
+        (256, RefusalCause::Exists, libc::EEXIST),
+        (511, RefusalCause::NoServer, libc::ESRCH),
+        (598, RefusalCause::Other, libc::ENOMEM),
     ];
     let found =
         failures.iter().map(|failure| (failure.index, failure.cause, failure.error.error.raw_os_error().unwrap()));
@@ -171,7 +171,7 @@ fn lost_answers_leave_the_rest_unknown() {
     ]);
     let lost = socket.commit(&commands(600)).unwrap_err();
     assert_eq!((lost.from, lost.failures.len()), (256, 2));
-    assert!(matches!(&lost.error, Error::Io(error) if error.raw_os_error() == Some(libc::ENOBUFS)));
+    assert!(matches!(&lost.error, IpvsError::Io(error) if error.raw_os_error() == Some(libc::ENOBUFS)));
     assert_eq!(lost.to_string(), "commit to IPVS was not acknowledged: No buffer space available (os error 105)");
     assert!(socket.commit(&commands(1)).unwrap().is_empty(), "the socket is usable");
 }
@@ -181,10 +181,10 @@ fn lost_answers_leave_the_rest_unknown() {
 fn a_module_that_was_removed_or_loaded_again_is_noticed() {
     let mut gone = socket([vec![Ok(reply(2, libc::ENOENT))], vec![Ok(reply(3, libc::ENOENT))]]);
     let lost = gone.commit(&commands(1)).unwrap_err();
-    assert!(matches!(lost.error, Error::Absent));
+    assert!(matches!(lost.error, IpvsError::Absent));
 
     let mut gone = socket([vec![Ok(reply(2, libc::ENOENT))], vec![Ok(reply(3, libc::ENOENT))]]);
-    assert!(matches!(dumped(&mut gone, None), Err(Error::Absent)));
+    assert!(matches!(dumped(&mut gone, None), Err(IpvsError::Absent)));
 
     let mut again = socket([
         vec![Ok(reply(2, libc::ENOENT))],
@@ -194,7 +194,8 @@ fn a_module_that_was_removed_or_loaded_again_is_noticed() {
         resolved(6, 78),
         vec![Ok(reply(7, 0))],
     ]);
-    let transient = |error: Error| matches!(error, Error::Io(error) if ErrorClass::of(&error) == ErrorClass::Transient);
+    let transient =
+        |error: IpvsError| matches!(error, IpvsError::Io(error) if ErrorClass::of(&error) == ErrorClass::Transient);
     assert!(transient(dumped(&mut again, None).unwrap_err()));
     assert_eq!(dumped(&mut again, None).unwrap(), (vec![v4_server()], 0));
     assert!(transient(again.commit(&commands(1)).unwrap_err().error));

@@ -8,7 +8,7 @@ fn the_running_kernel_resolves_families() {
     let mut session = Session::open(NETLINK_GENERIC).unwrap();
     assert_eq!(family(&mut session, "nlctrl").unwrap(), Some(controller::FAMILY));
     assert_eq!(family(&mut session, "no_such_family").unwrap(), None);
-    let ask = |writer: &mut Writer| header(writer, controller::GET_FAMILY, controller::VERSION);
+    let ask = |writer: &mut MessageWriter| header(writer, controller::GET_FAMILY, controller::VERSION);
     let all = session.dump(controller::FAMILY, 3, &ask, &mut |attempt| Ok(!attempt.interrupted)).unwrap();
     let names = all.of(controller::FAMILY).map(|family| {
         let name = body(family).unwrap().1.find(controller::NAME).unwrap().unwrap();

@@ -11,14 +11,14 @@ fn object(sequence: u32, payload: &[u8]) -> Vec<u8> {
     message(KIND, 0, sequence, payload)
 }
 
-fn payloads(objects: &Objects) -> Vec<&[u8]> {
+fn payloads(objects: &AnswerObjects) -> Vec<&[u8]> {
     objects.of(KIND).collect()
 }
 
-fn no_attributes(_: &mut Writer) {}
+fn no_attributes(_: &mut MessageWriter) {}
 
 /// The usual criterion of protocols: a list is complete if it was not interrupted.
-fn uninterrupted(objects: &Objects) -> io::Result<bool> {
+fn uninterrupted(objects: &AnswerObjects) -> io::Result<bool> {
     Ok(!objects.interrupted)
 }
 
@@ -152,7 +152,7 @@ fn a_dump_is_not_repeated_after_other_errors() {
 }
 
 /// Sends a datagram of three messages; returns the sequence numbers and errors of the refused ones, and the number of objects.
-fn refused(session: &mut Session<Scripted>, end: End) -> io::Result<(Vec<(u32, i32)>, usize)> {
+fn refused(session: &mut Session<Scripted>, end: AnswerEnd) -> io::Result<(Vec<(u32, i32)>, usize)> {
     let mut requests = session.requests();
     for flags in [0, 0, flag::ACK] {
         requests.add(KIND, flags, no_attributes);
@@ -160,8 +160,8 @@ fn refused(session: &mut Session<Scripted>, end: End) -> io::Result<(Vec<(u32, i
     let (mut refused, mut objects) = (Vec::new(), 0);
     session.exchange::<io::Error>(&requests, end, &mut |answer| {
         match answer {
-            Answer::Object(_) => objects += 1,
-            Answer::Refused(refusal) => refused.push((refusal.sequence, refusal.error.raw_os_error().unwrap())),
+            AnswerMessage::Object(_) => objects += 1,
+            AnswerMessage::Refused(refusal) => refused.push((refusal.sequence, refusal.error.raw_os_error().unwrap())),
         }
         Ok(())
     })?;
@@ -175,14 +175,14 @@ fn several_requests_are_sent_at_once_and_refused_on_their_own() {
         vec![Ok(reply(5, libc::ENOENT)), Ok(reply(6, libc::EBUSY))],
         vec![Ok(reply(7, libc::ENOENT))],
     ]);
-    assert_eq!(refused(&mut session, End::Reply).unwrap(), (vec![(1, libc::ENOENT), (2, libc::EPERM)], 0));
+    assert_eq!(refused(&mut session, AnswerEnd::Reply).unwrap(), (vec![(1, libc::ENOENT), (2, libc::EPERM)], 0));
     let numbers: Vec<_> = Messages::new(&session.transport.sent[0]).map(|message| message.unwrap().sequence).collect();
     assert_eq!(numbers, [1, 2, 3]);
-    assert_eq!(refused(&mut session, End::Reply).unwrap(), (vec![(5, libc::ENOENT), (6, libc::EBUSY)], 0));
-    refused(&mut session, End::Reply).unwrap_err();
+    assert_eq!(refused(&mut session, AnswerEnd::Reply).unwrap(), (vec![(5, libc::ENOENT), (6, libc::EBUSY)], 0));
+    refused(&mut session, AnswerEnd::Reply).unwrap_err();
     assert!(session.aborted);
     let none = session.requests();
-    session.exchange::<io::Error>(&none, End::Reply, &mut |_| panic!()).unwrap();
+    session.exchange::<io::Error>(&none, AnswerEnd::Reply, &mut |_| panic!()).unwrap();
     assert_eq!(session.transport.sent.len(), 3, "nothing to send");
 }
 
@@ -190,9 +190,9 @@ fn several_requests_are_sent_at_once_and_refused_on_their_own() {
 fn the_last_object_ends_an_exchange_without_acknowledgement() {
     let answers = |first| vec![Ok(object(first, b"aaaa")), Ok(object(first + 2, b"cccc"))];
     let mut session = session([answers(1), answers(4)]);
-    assert_eq!(refused(&mut session, End::Any).unwrap(), (vec![], 2));
+    assert_eq!(refused(&mut session, AnswerEnd::Any).unwrap(), (vec![], 2));
     assert!(!session.aborted);
-    assert_eq!(refused(&mut session, End::Reply).unwrap_err().to_string(), "the kernel did not answer");
+    assert_eq!(refused(&mut session, AnswerEnd::Reply).unwrap_err().to_string(), "the kernel did not answer");
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_transaction_uses_the_callers_sequence_numbers() {
     let datagram = [object(1, b"left"), object(2, b"rght")].concat();
     session
         .transact::<io::Error>(&datagram, 1..=2, &mut |answer| {
-            if let Answer::Refused(refusal) = answer {
+            if let AnswerMessage::Refused(refusal) = answer {
                 refused.push(refusal.sequence);
             }
             Ok(())
@@ -223,7 +223,7 @@ fn sequence_numbers_wrap_to_zero() {
     let mut session = session([vec![Ok(reply(u32::MAX, libc::EBUSY)), Ok(reply(0, libc::ENOENT)), Ok(reply(1, 0))]]);
     session.sequence = u32::MAX - 1;
     let wanted = (vec![(u32::MAX, libc::EBUSY), (0, libc::ENOENT)], 0);
-    assert_eq!(refused(&mut session, End::Reply).unwrap(), wanted);
+    assert_eq!(refused(&mut session, AnswerEnd::Reply).unwrap(), wanted);
     assert_eq!(session.sequence, 1);
 }
 

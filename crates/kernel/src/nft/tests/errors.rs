@@ -4,8 +4,8 @@ use super::ruleset::{V4, V6, chain, plain_set};
 use super::*;
 
 /// Writes a table with a set and a map of addresses, both with the element 192.0.2.1.
-fn prepared() -> Socket {
-    let mut socket = Socket::open().unwrap();
+fn prepared() -> NftSocket {
+    let mut socket = NftSocket::open().unwrap();
     let map = Set {
         data: Some(SetData::Value { data_type: data_type::IPV4_ADDR, len: 4 }),
         ..plain_set("map", data_type::IPV4_ADDR, 4)
@@ -135,7 +135,7 @@ fn identical_objects_are_accepted_and_missing_ones_refused() {
             commit(&mut socket, Family::V4, |batch| batch.flush_chain("missing")),
             commit(&mut socket, Family::V4, |batch| batch.add_rule("missing", &[Expr::Verdict(Verdict::Drop)])),
             commit(&mut socket, Family::V4, |batch| batch.add_element("missing", &[1], None, ElementData::None)),
-            commit(&mut socket, Family::V6, Batch::delete_table),
+            commit(&mut socket, Family::V6, NftBatch::delete_table),
         ];
         for result in missing {
             assert_eq!(errno(&refused(result)[0]), Some(libc::ENOENT));
@@ -147,7 +147,7 @@ fn identical_objects_are_accepted_and_missing_ones_refused() {
 fn overlapping_ranges_are_refused() {
     isolated(|| {
         for layout in [V4, V6] {
-            let mut socket = Socket::open().unwrap();
+            let mut socket = NftSocket::open().unwrap();
             let ruleset = layout.ruleset();
             commit(&mut socket, layout.family, |batch| {
                 batch.add_table(None);
@@ -200,7 +200,7 @@ fn a_loop_of_chains_is_refused() {
 #[test]
 fn without_capabilities_the_error_is_not_of_an_operation() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective.remove(rustix::thread::CapabilitySet::NET_ADMIN);
         rustix::thread::set_capabilities(None, sets).unwrap();
@@ -218,7 +218,7 @@ fn names_and_data_that_are_too_long_are_refused() {
         let mut socket = prepared();
         let long = "x".repeat(70_000);
         let goto = ElementData::Verdict(VerdictRef::Goto(&long));
-        let operations: [&dyn Fn(&mut Batch); 6] = [
+        let operations: [&dyn Fn(&mut NftBatch); 6] = [
             &|batch| batch.add_chain(&chain(&long)),
             &|batch| batch.add_rule(&long, &[]),
             &|batch| batch.add_rule("c", &vec![Expr::RejectTcpReset; 3000]),

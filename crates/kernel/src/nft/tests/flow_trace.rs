@@ -52,7 +52,7 @@ fn a_packet_is_reported_from_its_mark_to_the_foreign_rule_that_drops_it() {
         assert_eq!((&*last.table, &*last.chain, last.family), ("wall", "checks", Some(TableFamily::Inet)));
         assert!(matches!(last.kind, TraceKind::Rule { verdict: Some(Verdict::Drop), .. }), "{last:?}");
         let TraceKind::Rule { handle, .. } = last.kind else { unreachable!() };
-        let rules = Socket::open().unwrap().rules(TableFamily::Inet, "wall", Some("checks")).unwrap();
+        let rules = NftSocket::open().unwrap().rules(TableFamily::Inet, "wall", Some("checks")).unwrap();
         assert!(rules.iter().any(|(_, rule)| rule.handle == handle));
         let jump = met.iter().find(|event| event.chain == "entry").unwrap();
         assert!(
@@ -85,7 +85,7 @@ fn of_a_tcp_connection_the_packet_that_opens_it_is_reported() {
 #[test]
 fn the_table_goes_with_its_owner_and_admits_no_second_one() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         let trace = FlowTrace::start(&flow(UDP, PORT), "marks").unwrap();
         let table = socket.table(Family::V4, "marks").unwrap().unwrap();
         assert!(table.owner.is_some(), "{table:?}");

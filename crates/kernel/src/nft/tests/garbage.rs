@@ -31,7 +31,7 @@ fn samples() -> Vec<Vec<u8>> {
     [V4, V6]
         .into_iter()
         .map(|layout| {
-            let mut batch = Batch::new(layout.family, TABLE);
+            let mut batch = NftBatch::new(layout.family, TABLE);
             batch.add_table(Some("comment"));
             write(&mut batch, &layout.ruleset());
             batch.add_rule("learn", &layout.update_rule());
@@ -44,7 +44,7 @@ fn samples() -> Vec<Vec<u8>> {
 #[test]
 fn requests_decode_as_answers() {
     let ruleset = V4.ruleset();
-    let mut batch = Batch::new(Family::V4, TABLE);
+    let mut batch = NftBatch::new(Family::V4, TABLE);
     batch.add_table(Some("comment"));
     write(&mut batch, &ruleset);
     let count = batch.messages();

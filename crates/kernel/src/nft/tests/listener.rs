@@ -17,7 +17,7 @@ struct Seen {
 }
 
 impl ForeignChanges for Seen {
-    fn record(&mut self, event: &Event) {
+    fn record(&mut self, event: &NftEvent) {
         self.tables.push(event.table.clone());
     }
 
@@ -44,14 +44,14 @@ impl ForeignChanges for Seen {
 }
 
 /// A subscribed listener, and the socket by which it reads the generation.
-fn listener() -> (Listener<Seen>, Socket) {
-    let mut listener = Listener::default();
+fn listener() -> (NftListener<Seen>, NftSocket) {
+    let mut listener = NftListener::default();
     listener.join().unwrap();
-    (listener, Socket::open().unwrap())
+    (listener, NftSocket::open().unwrap())
 }
 
 /// Without the names of the processes, which are those of the test's threads.
-fn taken(listener: &mut Listener<Seen>) -> Seen {
+fn taken(listener: &mut NftListener<Seen>) -> Seen {
     Seen { processes: Vec::new(), ..std::mem::take(listener.changes().unwrap()) }
 }
 
@@ -65,9 +65,9 @@ fn unobserved() -> Seen {
 
 /// Creates tables by an unregistered socket, one commit each.
 fn add(names: &[&str]) {
-    let mut socket = Socket::open().unwrap();
+    let mut socket = NftSocket::open().unwrap();
     for name in names {
-        let mut batch = Batch::new(Family::V4, name);
+        let mut batch = NftBatch::new(Family::V4, name);
         batch.add_table(None);
         socket.commit(batch).unwrap();
     }
@@ -97,7 +97,7 @@ fn a_transaction_names_the_thread_that_committed_it() {
         nft("add table ip other; add table ip third");
         rustix::thread::set_name(c"of-a-thread-with-a-long-name").unwrap();
         add(&["two"]);
-        assert_eq!(listener.progress(), Progress::Complete);
+        assert_eq!(listener.progress(), ReadProgress::Complete);
         let seen = std::mem::take(listener.changes().unwrap());
         assert_eq!(seen.processes, ["sync-v4", "nft", "of-a-thread-wit"]);
         assert_eq!(seen.tables, ["one", "other", "third", "two"]);
@@ -107,9 +107,9 @@ fn a_transaction_names_the_thread_that_committed_it() {
 #[test]
 fn foreign_commits_wake_and_own_ones_do_not() {
     isolated(|| {
-        let mut listener = Listener::<Seen>::default();
+        let mut listener = NftListener::<Seen>::default();
         // One socket before the subscription, one after it.
-        let mut sockets = [Socket::open().unwrap(), Socket::open().unwrap()];
+        let mut sockets = [NftSocket::open().unwrap(), NftSocket::open().unwrap()];
         listener.own(&sockets[0]);
         let arrivals = listener.arrivals().unwrap();
         listener.own(&sockets[1]);
@@ -173,8 +173,8 @@ fn a_quiet_change_is_not_notified_and_a_foreign_one_beside_it_is_suspected() {
         let (mut listener, mut socket) = listener();
         add(&["before"]);
         let own = |name: &'static str| {
-            move |socket: &mut Socket| {
-                let mut batch = Batch::new(Family::V4, name);
+            move |socket: &mut NftSocket| {
+                let mut batch = NftBatch::new(Family::V4, name);
                 batch.add_table(None);
                 socket.commit(batch)
             }
@@ -182,14 +182,14 @@ fn a_quiet_change_is_not_notified_and_a_foreign_one_beside_it_is_suspected() {
         let commits = |result: &Result<CommitStats, CommitFailure>| Some(u32::from(result.is_ok()));
         listener.around(Accounting::Quiet, &mut socket, own("own"), commits).unwrap().unwrap();
         assert_eq!(taken(&mut listener), tables(["before"]));
-        let beside = |socket: &mut Socket| {
+        let beside = |socket: &mut NftSocket| {
             add(&["beside"]);
             own("second")(socket)
         };
         listener.around(Accounting::Quiet, &mut socket, beside, commits).unwrap().unwrap();
         assert_eq!(taken(&mut listener), unobserved());
         // A refused transaction doesn't move the generation.
-        let refused = |socket: &mut Socket| commit(socket, Family::V4, |batch| batch.delete_chain("missing"));
+        let refused = |socket: &mut NftSocket| commit(socket, Family::V4, |batch| batch.delete_chain("missing"));
         listener.around(Accounting::Quiet, &mut socket, refused, commits).unwrap().unwrap_err();
         assert_eq!(taken(&mut listener), Seen::default());
         listener.around(Accounting::Quiet, &mut socket, |_| add(&["unknown"]), |()| None).unwrap();
@@ -210,7 +210,7 @@ fn lost_notifications_are_reported_once() {
         assert_eq!(taken(&mut listener), Seen::default());
         // Those of a change of our own are lost without harm if the generation is right, and with it if it isn't.
         for (commits, lost) in [(200, 0), (199, 1)] {
-            let replace = |_: &mut Socket| names.iter().for_each(|name| replace(name));
+            let replace = |_: &mut NftSocket| names.iter().for_each(|name| replace(name));
             listener.around(Accounting::ByGeneration, &mut socket, replace, |()| Some(commits)).unwrap();
             assert_eq!(taken(&mut listener).lost, lost);
         }
@@ -219,17 +219,17 @@ fn lost_notifications_are_reported_once() {
 
 /// Replaces a table by one commit of an unregistered socket.
 fn replace(name: &str) {
-    let mut batch = Batch::new(Family::V4, name);
+    let mut batch = NftBatch::new(Family::V4, name);
     batch.delete_table();
     batch.add_table(None);
-    Socket::open().unwrap().commit(batch).unwrap();
+    NftSocket::open().unwrap().commit(batch).unwrap();
 }
 
 #[test]
 fn without_a_subscription_changes_are_made_and_everything_counts_as_lost_once() {
     isolated(|| {
-        let mut listener = Listener::<Seen>::default();
-        let mut socket = Socket::open().unwrap();
+        let mut listener = NftListener::<Seen>::default();
+        let mut socket = NftSocket::open().unwrap();
         listener.around(Accounting::Quiet, &mut socket, |_| add(&["quiet"]), |()| Some(1)).unwrap();
         listener.around(Accounting::ByGeneration, &mut socket, |_| add(&["loud"]), |()| Some(1)).unwrap();
         assert_eq!(taken(&mut listener), Seen { lost: 1, ..Seen::default() });
@@ -250,7 +250,7 @@ fn a_subscription_that_cannot_be_accounted_for_is_dropped_and_renewed() {
     isolated(|| {
         let (mut listener, mut socket) = listener();
         // After this change neither the generation nor the subscription is permitted.
-        let change = |_: &mut Socket| {
+        let change = |_: &mut NftSocket| {
             add(&["own"]);
             permit(false);
         };

@@ -36,7 +36,7 @@ fn isolated<T: Send>(test: impl FnOnce() -> T + Send) -> T {
     namespace.run(test).unwrap()
 }
 
-fn write(batch: &mut Batch, ruleset: &Ruleset) {
+fn write(batch: &mut NftBatch, ruleset: &Ruleset) {
     ruleset.sets.iter().for_each(|set| batch.add_set(set));
     ruleset.chains.iter().for_each(|(chain, _)| batch.add_chain(chain));
     for (chain, rules) in &ruleset.chains {
@@ -47,13 +47,17 @@ fn write(batch: &mut Batch, ruleset: &Ruleset) {
     }
 }
 
-fn commit(socket: &mut Socket, family: Family, fill: impl FnOnce(&mut Batch)) -> Result<CommitStats, CommitFailure> {
-    let mut batch = Batch::new(family, TABLE);
+fn commit(
+    socket: &mut NftSocket,
+    family: Family,
+    fill: impl FnOnce(&mut NftBatch),
+) -> Result<CommitStats, CommitFailure> {
+    let mut batch = NftBatch::new(family, TABLE);
     fill(&mut batch);
     socket.commit(batch)
 }
 
-fn read_back(socket: &mut Socket, family: Family) -> ReadBack {
+fn read_back(socket: &mut NftSocket, family: Family) -> ReadBack {
     let sets: BTreeSet<Set> = socket.sets(family, TABLE).unwrap().into_iter().collect();
     let mut rules: BTreeMap<String, Vec<Rule>> = BTreeMap::new();
     for (chain, rule) in socket.rules(family, TABLE, None).unwrap() {
@@ -64,7 +68,7 @@ fn read_back(socket: &mut Socket, family: Family) -> ReadBack {
     ReadBack { sets, chains: socket.chains(family, TABLE).unwrap().into_iter().collect(), rules, elements }
 }
 
-fn elements(socket: &mut Socket, family: Family, set: &str) -> BTreeSet<Element> {
+fn elements(socket: &mut NftSocket, family: Family, set: &str) -> BTreeSet<Element> {
     let mut elements = BTreeSet::new();
     socket.elements(family, TABLE, set, &mut |element| assert!(elements.insert(element))).unwrap();
     elements

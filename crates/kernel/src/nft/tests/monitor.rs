@@ -4,12 +4,12 @@ use super::ruleset::{chain, plain_set};
 use super::tool::nft;
 use super::*;
 
-fn events(monitor: &mut Monitor) -> Vec<Event> {
+fn events(monitor: &mut Monitor) -> Vec<NftEvent> {
     let mut events = Vec::new();
     let mut ends = 0;
     let overrun = monitor.read(&mut |notice| match notice {
-        Notice::Changed(event) => events.push(event),
-        Notice::Committed { .. } => ends += 1,
+        NftNotice::Changed(event) => events.push(event),
+        NftNotice::Committed { .. } => ends += 1,
     });
     assert_eq!(overrun.unwrap(), Overrun(false));
     assert_eq!(ends > 0, !events.is_empty());
@@ -19,7 +19,7 @@ fn events(monitor: &mut Monitor) -> Vec<Event> {
 #[test]
 fn foreign_changes_are_told_from_our_own() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         let mut monitor = Monitor::open().unwrap();
         monitor.join().unwrap();
         assert_eq!(events(&mut monitor), []);
@@ -31,7 +31,7 @@ fn foreign_changes_are_told_from_our_own() {
         })
         .unwrap();
         let own = events(&mut monitor);
-        let of = |what| Event { port_id: socket.port_id(), family: Some(Family::V4), table: TABLE.to_owned(), what };
+        let of = |what| NftEvent { port_id: socket.port_id(), family: Some(Family::V4), table: TABLE.to_owned(), what };
         let element = |last: u8| Element {
             key: Octets::new(&[192, 0, 2, last]).unwrap(),
             key_end: None,
@@ -82,7 +82,7 @@ fn nothing_is_seen_before_joining_or_after_leaving() {
 #[test]
 fn an_overrun_is_reported_once() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         let mut monitor = Monitor::open().unwrap();
         monitor.set_receive_buffer(4096).unwrap();
         monitor.join().unwrap();

@@ -10,7 +10,7 @@ fn whole_ruleset(layout: Layout) {
     let mut ruleset = layout.ruleset();
     let learn = ruleset.chains.iter_mut().find(|(chain, _)| chain.name == "learn").unwrap();
     learn.1.extend([layout.update_rule(), layout.family_rule()]);
-    let mut socket = Socket::open().unwrap();
+    let mut socket = NftSocket::open().unwrap();
     commit(&mut socket, family, |batch| {
         batch.add_table(Some("a comment"));
         write(batch, &ruleset);
@@ -40,7 +40,7 @@ fn ipv6() {
 #[test]
 fn tables() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         assert_eq!(socket.table(Family::V4, TABLE).unwrap(), None);
         assert_eq!(socket.tables(Family::V4).unwrap(), Vec::<String>::new());
         commit(&mut socket, Family::V4, |batch| batch.add_table(Some("layout 1 – ü"))).unwrap();
@@ -50,7 +50,7 @@ fn tables() {
         assert_eq!(table, Table { name: TABLE.to_owned(), comment, dormant: false, owner: None });
         assert_eq!(socket.table(Family::V6, TABLE).unwrap().unwrap().comment, None);
         assert_eq!(socket.tables(Family::V6).unwrap(), [TABLE]);
-        let stats = commit(&mut socket, Family::V4, Batch::delete_table).unwrap();
+        let stats = commit(&mut socket, Family::V4, NftBatch::delete_table).unwrap();
         assert_eq!(stats.messages, 1);
         assert_eq!(socket.table(Family::V4, TABLE).unwrap(), None);
         assert_eq!(socket.tables(Family::V6).unwrap(), [TABLE]);
@@ -60,8 +60,8 @@ fn tables() {
 #[test]
 fn objects_of_other_tables_are_left_out() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
-        let mut other = Batch::new(Family::V4, "another");
+        let mut socket = NftSocket::open().unwrap();
+        let mut other = NftBatch::new(Family::V4, "another");
         other.add_table(None);
         write(&mut other, &V4.ruleset());
         socket.commit(other).unwrap();
@@ -80,7 +80,7 @@ fn objects_of_other_tables_are_left_out() {
 #[test]
 fn deletions_and_one_chains_rules() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         let accept = [Expr::Verdict(Verdict::Accept)];
         let drop = [Expr::Verdict(Verdict::Drop)];
         commit(&mut socket, Family::V4, |batch| {
@@ -116,7 +116,7 @@ fn deletions_and_one_chains_rules() {
 #[test]
 fn replacing_a_whole_table_is_one_transaction() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         let ruleset = V4.ruleset();
         commit(&mut socket, Family::V4, |batch| {
             batch.add_table(None);
@@ -136,7 +136,7 @@ fn replacing_a_whole_table_is_one_transaction() {
 #[test]
 fn a_commit_is_conditional_on_the_generation() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         let first = socket.generation().unwrap();
         commit(&mut socket, Family::V4, |batch| batch.add_table(None)).unwrap();
         let second = socket.generation().unwrap();
@@ -160,7 +160,7 @@ fn a_commit_is_conditional_on_the_generation() {
 #[test]
 fn empty_batches_are_not_sent() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         let before = socket.generation().unwrap();
         assert_eq!(commit(&mut socket, Family::V4, |_| {}).unwrap(), CommitStats::default());
         assert_eq!(socket.generation().unwrap(), before);
@@ -170,7 +170,7 @@ fn empty_batches_are_not_sent() {
 #[test]
 fn catch_all_elements() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         let map = Set { data: Some(SetData::Verdict), ..plain_set("map", data_type::IPV4_ADDR, 4) };
         commit(&mut socket, Family::V4, |batch| {
             batch.add_table(None);
@@ -195,13 +195,13 @@ fn catch_all_elements() {
 fn a_hundred_thousand_elements() {
     const COUNT: u32 = 100_000;
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         let ruleset = V6.ruleset();
         let key = |n: u32| [V6.address(1), vec![6, 0, 0, 0], port(80).to_vec(), n.to_ne_bytes().to_vec()].concat();
         let keys: Vec<Vec<u8>> = (0..COUNT).map(key).collect();
         let value = [V6.address(2), port(8080).to_vec()].concat();
         let started = Instant::now();
-        let mut batch = Batch::new(Family::V6, TABLE);
+        let mut batch = NftBatch::new(Family::V6, TABLE);
         batch.add_table(None);
         batch.add_set(&ruleset.sets[0]);
         keys.iter().for_each(|key| batch.add_element("endpoints", key, None, ElementData::Value(&value)));
@@ -238,10 +238,10 @@ fn dumps_during_concurrent_commits() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             namespace.run(|| {
-                let mut socket = Socket::open().unwrap();
+                let mut socket = NftSocket::open().unwrap();
                 while !stop.load(Ordering::Relaxed) {
                     for add in [true, false] {
-                        let mut batch = Batch::new(Family::V4, "noise");
+                        let mut batch = NftBatch::new(Family::V4, "noise");
                         if add {
                             batch.add_table(None)
                         } else {
@@ -254,7 +254,7 @@ fn dumps_during_concurrent_commits() {
             })
         });
         let listed = namespace.run(|| {
-            let mut socket = Socket::open().unwrap();
+            let mut socket = NftSocket::open().unwrap();
             let set = plain_set("set", data_type::IPV4_ADDR, 4);
             commit(&mut socket, Family::V4, |batch| {
                 batch.add_table(None);
@@ -278,7 +278,7 @@ fn dumps_during_concurrent_commits() {
 fn missing_tables_and_sets_are_not_found() {
     use std::io::ErrorKind::NotFound;
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         let family = Family::V4;
         for exists in [false, true] {
             let none = &mut |_| panic!("an element of nothing");
@@ -310,7 +310,7 @@ fn foreign_objects_decode_as_such() {
              chain c {{ counter ip saddr {{ 192.0.2.1, 192.0.2.3 }} drop comment \"hello\"; tcp dport 1-5 accept; }}
              }}"
         ));
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         let found = read_back(&mut socket, Family::V4);
         let hooks: Vec<_> = found.chains.iter().map(|chain| (chain.name.as_str(), chain.hook)).collect();
         let other = |hook, priority| Some(BaseHook { kind: ChainKind::Other, hook, priority });
@@ -330,7 +330,7 @@ fn foreign_objects_decode_as_such() {
 #[test]
 fn a_rule_that_refers_to_a_set_of_the_same_batch() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         commit(&mut socket, Family::V4, |batch| {
             batch.add_table(None);
             batch.add_set(&Set {

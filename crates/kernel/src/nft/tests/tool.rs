@@ -47,14 +47,14 @@ fn lists_and_loads(layout: Layout, with_update: bool) {
     if with_update {
         ruleset.chains.iter_mut().find(|(chain, _)| chain.name == "learn").unwrap().1.push(layout.update_rule());
     }
-    let mut socket = Socket::open().unwrap();
+    let mut socket = NftSocket::open().unwrap();
     commit(&mut socket, family, |batch| {
         batch.add_table(Some("a comment"));
         write(batch, &ruleset);
     })
     .unwrap();
     let text = list();
-    commit(&mut socket, family, Batch::delete_table).unwrap();
+    commit(&mut socket, family, NftBatch::delete_table).unwrap();
     nft(&text);
     assert_eq!(list(), text);
     let found = without_additions_of_the_tool(read_back(&mut socket, family));
@@ -82,7 +82,7 @@ fn ipv6_lists_with_the_rule_that_changes_a_map() {
     isolated(|| {
         let mut ruleset = V6.ruleset();
         ruleset.chains.iter_mut().find(|(chain, _)| chain.name == "learn").unwrap().1.push(V6.update_rule());
-        commit(&mut Socket::open().unwrap(), Family::V6, |batch| {
+        commit(&mut NftSocket::open().unwrap(), Family::V6, |batch| {
             batch.add_table(None);
             write(batch, &ruleset);
         })
@@ -95,7 +95,7 @@ fn ipv6_lists_with_the_rule_that_changes_a_map() {
 #[test]
 fn the_user_data_of_maps_equals_the_tools() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         for (layout, name) in [(V4, "ip"), (V6, "ip6")] {
             let key = "meta l4proto . th dport . numgen random mod 131072";
             nft(&format!(
@@ -135,7 +135,7 @@ fn the_user_data_of_maps_equals_the_tools() {
 #[test]
 fn the_user_data_of_tables_equals_the_tools() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         commit(&mut socket, Family::V4, |batch| batch.add_table(Some("from us"))).unwrap();
         assert!(list().contains("comment \"from us\""));
         nft(&format!("table ip6 {TABLE} {{ comment \"from the tool\"; }}"));
@@ -148,7 +148,7 @@ fn the_user_data_of_tables_equals_the_tools() {
 #[test]
 fn elements_of_the_tool_are_identical() {
     isolated(|| {
-        let mut socket = Socket::open().unwrap();
+        let mut socket = NftSocket::open().unwrap();
         let ruleset = V4.ruleset();
         commit(&mut socket, Family::V4, |batch| {
             batch.add_table(None);

@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ferry_api::object::ObjectName;
-use ferry_kernel::conntrack::{Deletion, Filter, Status, Tuple};
+use ferry_kernel::conntrack::{Deletion, Filter, FlowStatus, Tuple};
 use ferry_model::ServiceState;
 use ferry_model::state::{
     Action, Endpoint, Frontend, FrontendAddr, FrontendKind, Pool, PortState, Scope, Snat, SourceRanges, Treatment,
@@ -44,14 +44,14 @@ impl ConntrackTable for Fake<'_> {
         Ok(vec!["192.0.2.1".parse().unwrap()])
     }
 
-    fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), Error> {
+    fn dump(&mut self, filter: &Filter, each: &mut dyn FnMut(&Entry)) -> Result<(), ConntrackError> {
         self.dumps += 1;
         self.left().iter().filter(|entry| filter.matches(entry)).for_each(each);
         if let Some(after) = &mut self.after_dump {
             after();
         }
         if std::mem::take(&mut self.interrupted) {
-            return Err(Error::Interrupted(io::ErrorKind::Interrupted.into()));
+            return Err(ConntrackError::Interrupted(io::ErrorKind::Interrupted.into()));
         }
         Ok(())
     }
@@ -69,7 +69,7 @@ impl ConntrackTable for Fake<'_> {
         if self.unwatchable { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(FULL) }
     }
 
-    fn timeouts(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry, u32)) -> Result<(), Error> {
+    fn timeouts(&mut self, entries: &[Entry], each: &mut dyn FnMut(&Entry, u32)) -> Result<(), ConntrackError> {
         let left = self.left().into_iter().filter(|entry| entries.iter().any(|known| known.is_same_flow(entry)));
         left.for_each(|entry| {
             each(&entry, self.timeouts.get(&entry.original.source_port).copied().unwrap_or(FULL - 1));
@@ -77,7 +77,7 @@ impl ConntrackTable for Fake<'_> {
         Ok(())
     }
 
-    fn set_timeouts(&mut self, entries: &[(Entry, u32)]) -> Result<(), Error> {
+    fn set_timeouts(&mut self, entries: &[(Entry, u32)]) -> Result<(), ConntrackError> {
         self.timeouts.extend(entries.iter().map(|(entry, seconds)| (entry.original.source_port, *seconds)));
         if self.half_set { Err(io::Error::from_raw_os_error(1).into()) } else { Ok(()) }
     }
@@ -126,11 +126,11 @@ fn entry(client: u16, endpoint: u8) -> Entry {
         destination_port: to.port(),
     };
     let (original, reply) = (tuple(client, to), tuple(endpoint, client));
-    Entry { original, reply, protocol: 17, status: Status::SEEN_REPLY, id: u32::from(client.port()), zone: 0 }
+    Entry { original, reply, protocol: 17, status: FlowStatus::SEEN_REPLY, id: u32::from(client.port()), zone: 0 }
 }
 
 fn unanswered(client: u16, endpoint: u8) -> Entry {
-    Entry { status: Status::default(), ..entry(client, endpoint) }
+    Entry { status: FlowStatus::default(), ..entry(client, endpoint) }
 }
 
 /// A pass over what is due, as the thread makes it.
@@ -187,7 +187,7 @@ fn a_client_that_sends_again_without_an_answer_loses_its_flow() {
         assert_eq!(table.timeouts, [2, 3, 4].map(|client| (client, FULL - 3)).into(), "only stale flows are touched");
         // 3 sends again, 4 is answered and sends again
         table.timeouts.extend([(3, FULL - 1), (4, FULL - 1)]);
-        table.entries[3].status = Status::SEEN_REPLY;
+        table.entries[3].status = FlowStatus::SEEN_REPLY;
     });
     assert_eq!(deleted, [0, 1]);
     assert_eq!(table.left(), [unanswered(1, 1), unanswered(2, 2), entry(4, 2)]);
@@ -394,7 +394,7 @@ fn what_an_interrupted_list_brought_is_removed_and_the_list_made_again() {
     sync(&mut reports.observer(Family::V4), &[1, 2], &[1]);
     let mut table = Fake { entries: vec![entry(2, 2)], interrupted: true, ..Fake::default() };
     let (result, deleted) = pass(&reports, &mut table);
-    assert!(matches!(result, Err(PassError::Table(Error::Interrupted(_)))));
+    assert!(matches!(result, Err(PassError::Table(ConntrackError::Interrupted(_)))));
     assert_eq!((deleted, table.left().len()), (1, 0));
     reports.failed(Family::V4, Instant::now());
     let (result, _) = pass(&reports, &mut table);

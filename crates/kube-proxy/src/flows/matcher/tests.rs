@@ -1,4 +1,4 @@
-use ferry_kernel::conntrack::{Status, Tuple};
+use ferry_kernel::conntrack::{FlowStatus, Tuple};
 use ferry_model::FlowRule;
 
 use super::super::queue::{AGAIN, FlowQueue, SyncRules};
@@ -20,7 +20,7 @@ fn entry(protocol: Protocol, client: &str, to: &str, endpoint: &str) -> Entry {
         original: tuple(client, to),
         reply: tuple(endpoint, client),
         protocol: protocol.number(),
-        status: Status::default(),
+        status: FlowStatus::default(),
         id: 1,
         zone: 0,
     }
@@ -139,7 +139,7 @@ fn an_answer_that_may_be_on_its_way_is_waited_for_once() {
     sync.add([FlowRule { protocol: Protocol::Udp, at: vip("10.96.0.1:53"), right: to(&["10.1.0.1:53"]), due: true }]);
     queue.offer(sync, now);
     let asked = udp("10.96.0.1:53", "10.1.0.2:53");
-    let answered = Entry { status: Status::SEEN_REPLY, ..asked };
+    let answered = Entry { status: FlowStatus::SEEN_REPLY, ..asked };
     let untranslated = udp("10.96.0.1:53", "10.96.0.1:53");
     for (at, wrong) in [(now, [false, true, true]), (now + AGAIN, [true, true, true])] {
         let matcher = matcher(Protocol::Udp, &queue.take(at));
@@ -161,7 +161,7 @@ fn of_tcp_only_what_nobody_translated_or_answered_is_wrong() {
     let matcher = matcher(Protocol::Tcp, &rules);
     let asked = entry(Protocol::Tcp, "10.0.0.9:4000", "10.96.0.1:53", "10.96.0.1:53");
     assert!(matcher.is_wrong(&asked));
-    assert!(!matcher.is_wrong(&Entry { status: Status::SEEN_REPLY, ..asked }));
+    assert!(!matcher.is_wrong(&Entry { status: FlowStatus::SEEN_REPLY, ..asked }));
     assert!(!matcher.is_wrong(&entry(Protocol::Tcp, "10.0.0.9:4000", "10.96.0.1:53", "10.1.0.7:53")));
     assert!(matcher.filter().unanswered);
 }
@@ -244,7 +244,7 @@ fn an_address_that_nobody_serves_leaves_its_flows_to_the_node_port() {
             ("198.51.100.1:30053", "10.1.0.1:53", true),
             ("198.51.100.1:30053", "198.51.100.1:30053", false),
         ] {
-            let answered = Entry { status: Status::SEEN_REPLY, ..udp(to, endpoint) };
+            let answered = Entry { status: FlowStatus::SEEN_REPLY, ..udp(to, endpoint) };
             assert_eq!(matcher.is_wrong(&answered), wrong, "{to} {endpoint}, with the node port: {port}");
         }
     }

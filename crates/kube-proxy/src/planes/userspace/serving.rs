@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow};
 use ferry_api::config::{KubeProxyConfiguration, PortRange};
 use ferry_api::object::Family;
 use ferry_model::Endpoint;
-use ferry_plane_userspace::{Config, ListenerReports, Relay, Removal, SharedRelay, Worker, raise_limit};
+use ferry_plane_userspace::{ListenerReports, Relay, RelayConfig, Removal, SharedRelay, Worker, raise_limit};
 
 use crate::input::{Input, NodeProblem, NodeWarning};
 use crate::planes::{Opening, Serving};
@@ -54,23 +54,23 @@ impl Serving for OwnRelay {
 /// # Errors
 /// The system's, or that of a setting.
 pub(super) fn relay(opening: &Opening<'_>, mark: Option<u32>) -> anyhow::Result<(SharedRelay, Vec<Worker>)> {
-    let config = Config { mark, ..relay_config(opening.config) };
+    let config = RelayConfig { mark, ..relay_config(opening.config) };
     let (relay, workers) = Relay::new(config).context("starting the relay")?;
     Ok((shared(opening, relay)?, workers))
 }
 
 /// The relay with these settings, with limits that fit the descriptors of this process.
-fn relay_config(config: &KubeProxyConfiguration) -> Config {
+fn relay_config(config: &KubeProxyConfiguration) -> RelayConfig {
     let userspace = &config.ferry.userspace;
     let grace = userspace.termination_grace_period.to_std();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut relay = Config {
+    let mut relay = RelayConfig {
         workers: cores.min(WORKERS.len()),
         removal: if grace.is_zero() { Removal::Cut } else { Removal::Grace(grace) },
         udp_idle: userspace.udp_timeout.to_std().max(Duration::from_millis(1)),
         max_connections: count(userspace.max_connections),
         max_associations: count(userspace.max_associations),
-        ..Config::default()
+        ..RelayConfig::default()
     };
     let wanted = (relay.max_connections, relay.max_associations);
     relay.fit(raise_limit(relay.descriptors()));

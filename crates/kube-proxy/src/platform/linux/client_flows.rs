@@ -3,7 +3,7 @@
 use std::io;
 
 use ferry_api::object::Family;
-use ferry_kernel::conntrack::{Entry, Error, Filter, Socket};
+use ferry_kernel::conntrack::{ConntrackError, ConntrackSocket, Entry, Filter};
 use ferry_model::{Flow, Packet};
 
 use crate::platform::client_flow::ClientFlow;
@@ -24,17 +24,17 @@ pub fn client_flows(packet: &Packet) -> io::Result<Vec<ClientFlow>> {
         port: Some(packet.port),
         unanswered: false,
     };
-    let mut socket = Socket::open().map_err(cause)?;
+    let mut socket = ConntrackSocket::open().map_err(cause)?;
     for _ in 1..ATTEMPTS {
         match flows(&mut socket, &filter, packet) {
-            Err(Error::Interrupted(_)) => {}
+            Err(ConntrackError::Interrupted(_)) => {}
             read => return read.map_err(cause),
         }
     }
     flows(&mut socket, &filter, packet).map_err(cause)
 }
 
-fn flows(socket: &mut Socket, filter: &Filter, packet: &Packet) -> Result<Vec<ClientFlow>, Error> {
+fn flows(socket: &mut ConntrackSocket, filter: &Filter, packet: &Packet) -> Result<Vec<ClientFlow>, ConntrackError> {
     let mut flows = Vec::new();
     socket.dump(filter, &mut |entry: &Entry| {
         if entry.original.source == packet.source && entry.zone == 0 {
@@ -51,8 +51,8 @@ fn flows(socket: &mut Socket, filter: &Filter, packet: &Packet) -> Result<Vec<Cl
     Ok(flows)
 }
 
-fn cause(error: Error) -> io::Error {
+fn cause(error: ConntrackError) -> io::Error {
     match error {
-        Error::Interrupted(error) | Error::Unusable(error) | Error::Io(error) => error,
+        ConntrackError::Interrupted(error) | ConntrackError::Unusable(error) | ConntrackError::Io(error) => error,
     }
 }

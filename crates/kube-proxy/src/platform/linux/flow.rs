@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use ferry_kernel::nft::{
-    Flow, FlowTrace, Headers, Rule, Socket, TableFamily, TraceEvent, TraceKind, Verdict, expressions_text,
+    Flow, FlowTrace, Headers, NftSocket, Rule, TableFamily, TraceEvent, TraceKind, Verdict, expressions_text,
 };
 use ferry_model::Packet;
 use ferry_plane::{PacketPath, RuleTexts};
@@ -59,7 +59,7 @@ pub fn watch_flow(packet: &Packet, limits: WatchLimits, texts: &RuleTexts) -> io
         port: packet.port,
     };
     let mut trace = FlowTrace::start(&flow, &format!("kube-proxy-trace-{}", std::process::id()))?;
-    let mut socket = Socket::open()?;
+    let mut socket = NftSocket::open()?;
     let rules = move |family: TableFamily, table: &str, chain: &str| {
         let rules = socket.rules(family, table, Some(chain)).unwrap_or_default();
         rules.into_iter().map(|(_, rule)| rule).collect()

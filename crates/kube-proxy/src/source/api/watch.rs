@@ -1,7 +1,7 @@
 //! Watches and streaming lists, decoded and delivered as their bytes arrive.
 
 use ferry_api::object::ObjectName;
-use ferry_api::wire::stream::{Change, WatchDecoder, WatchEvent};
+use ferry_api::wire::stream::{WatchChange, WatchDecoder, WatchEvent};
 
 use super::failure::{FailureCause, RequestFailure};
 use super::history::{Witness, Witnesses};
@@ -88,17 +88,17 @@ impl Reflector {
         let WatchEvent { change, resource_version: version } = event;
         let was_complete = *complete;
         match change {
-            Change::Upsert(object) => self.outlet.object(Ok(object)),
-            Change::Unreadable(object) => self.outlet.object(Err(object)),
-            Change::Delete(name) => self.outlet.gone(name),
-            Change::Error(status) => brought.failure = Some(RequestFailure::status(&status, true)),
-            Change::Bookmark { .. } if was_complete => {
+            WatchChange::Upsert(object) => self.outlet.object(Ok(object)),
+            WatchChange::Unreadable(object) => self.outlet.object(Err(object)),
+            WatchChange::Delete(name) => self.outlet.gone(name),
+            WatchChange::Error(status) => brought.failure = Some(RequestFailure::status(&status, true)),
+            WatchChange::Bookmark { .. } if was_complete => {
                 if version.as_deref().is_some_and(|version| self.plan.is_behind(version)) {
                     let text = "the server's resource version went back";
                     brought.failure = Some(RequestFailure::new(FailureCause::Behind, text));
                 }
             }
-            Change::Bookmark { initial_events_end: true } => {
+            WatchChange::Bookmark { initial_events_end: true } => {
                 if version.is_none() {
                     let text = "the bookmark at the end of the list has no resource version";
                     brought.failure = Some(RequestFailure::new(FailureCause::Broken, text));
@@ -109,7 +109,7 @@ impl Reflector {
                 brought.list = version;
                 return;
             }
-            Change::Bookmark { initial_events_end: false } => {
+            WatchChange::Bookmark { initial_events_end: false } => {
                 let text = "the server doesn't mark the end of the list in its stream";
                 brought.failure = Some(RequestFailure::new(FailureCause::Unsupported, text));
             }
@@ -128,9 +128,9 @@ fn witness(event: &WatchEvent) -> Option<Witness> {
         Some(Witness { name: name.clone(), version: Some(version) })
     };
     match &event.change {
-        Change::Upsert(object) => named(object.name()),
-        Change::Unreadable(object) => object.name.as_ref().and_then(named),
-        Change::Delete(name) => Some(Witness { name: name.clone(), version: None }),
-        Change::Bookmark { .. } | Change::Error(_) => None,
+        WatchChange::Upsert(object) => named(object.name()),
+        WatchChange::Unreadable(object) => object.name.as_ref().and_then(named),
+        WatchChange::Delete(name) => Some(Witness { name: name.clone(), version: None }),
+        WatchChange::Bookmark { .. } | WatchChange::Error(_) => None,
     }
 }

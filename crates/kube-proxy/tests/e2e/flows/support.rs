@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ferry_kernel::conntrack::testing::DestroyMonitor;
-use ferry_kernel::conntrack::{Entry, Filter, Socket};
+use ferry_kernel::conntrack::{ConntrackSocket, Entry, Filter};
 use ferry_kube_proxy::planes;
 use ferry_lab::patience::until;
 use ferry_lab::proxy::{NFTABLES, ProxyConfig};
@@ -109,7 +109,7 @@ impl<'a> Asker<'a> {
         };
         lab.host(LabMachine::Node).run(move || {
             let mut found = None;
-            let mut socket = Socket::open().expect("connection tracking");
+            let mut socket = ConntrackSocket::open().expect("connection tracking");
             let list = socket.dump(&filter, &mut |entry| {
                 if entry.original.from() == source {
                     found = Some(*entry);

@@ -11,16 +11,16 @@ use crate::object::{Kind, KubeObject};
 
 /// Reads a list.
 #[derive(Debug)]
-pub(in super::super) struct List {
+pub(in super::super) struct JsonList {
     members: Members,
-    head: Head,
+    head: ListHead,
 }
 
 /// A list's fields beside its items.
 #[derive(Debug)]
-struct Head {
+struct ListHead {
     kind: Kind,
-    stage: Stage,
+    stage: ListStage,
     api_version: Option<Box<str>>,
     stated_kind: Option<Box<str>>,
     resource_version: Box<str>,
@@ -31,7 +31,7 @@ struct Head {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ListStage {
     Before,
     Within,
     Ended,
@@ -46,7 +46,7 @@ struct StatusFields {
 }
 
 struct ListSink<'l> {
-    head: &'l mut Head,
+    head: &'l mut ListHead,
     items: &'l mut Vec<Result<KubeObject, Unreadable>>,
 }
 
@@ -60,13 +60,13 @@ struct RawListMeta<'a> {
     continue_token: Option<Text<'a>>,
 }
 
-// === impl List ===
+// === impl JsonList ===
 
-impl List {
+impl JsonList {
     pub(in super::super) fn new(kind: Kind) -> Self {
-        let head = Head {
+        let head = ListHead {
             kind,
-            stage: Stage::Before,
+            stage: ListStage::Before,
             api_version: None,
             stated_kind: None,
             resource_version: Box::default(),
@@ -87,8 +87,8 @@ impl List {
 
     pub(in super::super) fn finish(self) -> Result<ListEnd, StreamError> {
         match self.head.stage {
-            Stage::Before | Stage::Within => Err(StreamError::Truncated),
-            Stage::Ended => list_end(&self.head.resource_version, &self.head.continue_token, self.head.newest),
+            ListStage::Before | ListStage::Within => Err(StreamError::Truncated),
+            ListStage::Ended => list_end(&self.head.resource_version, &self.head.continue_token, self.head.newest),
         }
     }
 
@@ -98,9 +98,9 @@ impl List {
     }
 }
 
-// === impl Head ===
+// === impl ListHead ===
 
-impl Head {
+impl ListHead {
     /// Checks, as soon as both are there, or in the `end`, that this is a list of the kind.
     fn check(&self, end: bool) -> Result<(), StreamError> {
         match (&self.api_version, &self.stated_kind) {
@@ -146,10 +146,10 @@ impl StatusFields {
 
 impl Sink for ListSink<'_> {
     fn begin(&mut self) -> Result<(), StreamError> {
-        if self.head.stage != Stage::Before {
+        if self.head.stage != ListStage::Before {
             return Err(malformed("something behind the list"));
         }
-        self.head.stage = Stage::Within;
+        self.head.stage = ListStage::Within;
         Ok(())
     }
 
@@ -169,7 +169,7 @@ impl Sink for ListSink<'_> {
     }
 
     fn end(&mut self) -> Result<(), StreamError> {
-        self.head.stage = Stage::Ended;
+        self.head.stage = ListStage::Ended;
         self.head.check(true)?;
         if self.head.stated_kind.as_deref() != Some("Status") {
             return Ok(());

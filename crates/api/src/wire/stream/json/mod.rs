@@ -12,26 +12,26 @@ use serde::Deserialize;
 use super::super::convert::name_of;
 use super::super::raw::{RawEndpointSlice, RawMeta, RawNode, RawService, RawServiceCidr};
 use super::super::scalar::{Int, LooseText, Text};
-use super::object::{Decoded, MAX_PARTS, RawObject, Remains, TOO_MANY_PARTS, check_object, convert};
+use super::object::{DecodedObject, MAX_PARTS, RawObject, Remains, TOO_MANY_PARTS, check_object, convert};
 use super::{Status, StreamError, WatchEvent};
 use crate::object::Kind;
 use scan::{Members, Sink};
 
-pub(super) use list::List;
-pub(super) use watch::Watch;
+pub(super) use list::JsonList;
+pub(super) use watch::JsonWatch;
 
 /// Type and name of an object, even if the object is malformed.
 #[derive(Default)]
 struct PartialObject {
     api_version: Option<String>,
     kind: Option<String>,
-    metadata: Option<Names>,
+    metadata: Option<MetadataNames>,
     /// a member that stands twice, or isn't what it should be
     unclear: bool,
 }
 
 /// The names in its metadata.
-struct Names {
+struct MetadataNames {
     name: Option<String>,
     namespace: Option<String>,
     resource_version: Option<String>,
@@ -92,15 +92,15 @@ pub(super) fn status(body: &[u8]) -> Option<Status> {
 }
 
 /// Decodes an object of this kind, whose scan counted `parts` parts.
-fn object(kind: Kind, bytes: &[u8], parts: u32) -> Decoded<'_> {
-    fn read<'a, R: RawObject<'a> + Deserialize<'a>>(kind: Kind, bytes: &'a [u8]) -> Decoded<'a> {
+fn object(kind: Kind, bytes: &[u8], parts: u32) -> DecodedObject<'_> {
+    fn read<'a, R: RawObject<'a> + Deserialize<'a>>(kind: Kind, bytes: &'a [u8]) -> DecodedObject<'a> {
         match serde_json::from_slice::<R>(bytes) {
             Ok(raw) => convert(kind, raw),
-            Err(error) => Decoded::unreadable(kind, &reason(&error), remains(kind, bytes).unwrap_or_default()),
+            Err(error) => DecodedObject::unreadable(kind, &reason(&error), remains(kind, bytes).unwrap_or_default()),
         }
     }
     if parts > MAX_PARTS {
-        return Decoded::unreadable(kind, TOO_MANY_PARTS, remains(kind, bytes).unwrap_or_default());
+        return DecodedObject::unreadable(kind, TOO_MANY_PARTS, remains(kind, bytes).unwrap_or_default());
     }
     match kind {
         Kind::Service => read::<RawService<'_>>(kind, bytes),
@@ -153,7 +153,7 @@ impl Sink for PartialObject {
             "kind" => self.kind = loose_text(value),
             "metadata" => {
                 self.unclear |= self.metadata.is_some();
-                self.metadata = serde_json::from_slice::<RawNames<'_>>(value).ok().and_then(Names::of);
+                self.metadata = serde_json::from_slice::<RawNames<'_>>(value).ok().and_then(MetadataNames::of);
                 self.unclear |= self.metadata.is_none();
             }
             _other => {}
@@ -168,9 +168,9 @@ impl Sink for PartialObject {
     }
 }
 
-// === impl Names ===
+// === impl MetadataNames ===
 
-impl Names {
+impl MetadataNames {
     /// `None` where there is a namespace, but it is no text.
     fn of(raw: RawNames<'_>) -> Option<Self> {
         let text = |text: Option<LooseText<'_>>| text.and_then(|text| text.0).map(String::from);

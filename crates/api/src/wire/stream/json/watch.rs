@@ -8,7 +8,7 @@ use crate::object::Kind;
 
 /// Reads a watch.
 #[derive(Debug)]
-pub(in super::super) struct Watch {
+pub(in super::super) struct JsonWatch {
     members: Members,
     frame: Frame,
 }
@@ -28,9 +28,9 @@ struct WatchSink<'w> {
     events: &'w mut Vec<WatchEvent>,
 }
 
-// === impl Watch ===
+// === impl JsonWatch ===
 
-impl Watch {
+impl JsonWatch {
     pub(in super::super) fn new(kind: Kind) -> Self {
         let frame = Frame { kind, event_type: None, object: None, event: None };
         Self { members: Members::new(None), frame }

@@ -13,12 +13,12 @@ pub(super) type Damage = &'static str;
 /// merged with it if it is a message, as protobuf requires.
 pub(super) trait Message<'a>: Default {
     /// Takes one field, or leaves it if it isn't known.
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage>;
+    fn field(&mut self, number: u32, value: FieldValue<'a, '_>) -> Result<(), Damage>;
 }
 
 /// The value of one field.
 #[derive(Clone, Copy)]
-pub(super) struct Value<'a, 'p> {
+pub(super) struct FieldValue<'a, 'p> {
     wire: Wire<'a>,
     /// list entries that this object may still have ([`MAX_PARTS`](super::super::object::MAX_PARTS))
     parts: &'p Cell<u32>,
@@ -63,7 +63,7 @@ const OTHER_TYPE: Damage = "a field has another type";
 pub(super) fn merge<'a, M: Message<'a>>(message: &mut M, mut bytes: &'a [u8], parts: &Cell<u32>) -> Result<(), Damage> {
     while !bytes.is_empty() {
         let (number, wire) = field(&mut bytes)?;
-        message.field(number, Value { wire, parts })?;
+        message.field(number, FieldValue { wire, parts })?;
     }
     Ok(())
 }
@@ -105,9 +105,9 @@ fn varint(bytes: &mut &[u8]) -> Result<u64, Damage> {
     }
 }
 
-// === impl Value ===
+// === impl FieldValue ===
 
-impl<'a> Value<'a, '_> {
+impl<'a> FieldValue<'a, '_> {
     pub(super) fn bytes(self) -> Result<&'a [u8], Damage> {
         match self.wire {
             Wire::Bytes(bytes) => Ok(bytes),

@@ -10,15 +10,15 @@ use crate::object::{Kind, KubeObject};
 
 /// Walks through `runtime.Unknown`, and in its `raw` through the list, field by field. Only one field is ever kept.
 #[derive(Debug)]
-pub(in super::super) struct List {
+pub(in super::super) struct ProtobufList {
     kind: Kind,
-    step: Step,
+    step: ListStep,
     pending: Pending,
     /// of the field's key, length or number that isn't whole
     varint: Varint,
     level: Level,
     /// apiVersion and kind of the body
-    body: Option<Body>,
+    body: Option<ListBody>,
     resource_version: Box<str>,
     continue_token: Box<str>,
     newest: Newest,
@@ -26,7 +26,7 @@ pub(in super::super) struct List {
 
 /// The next part of the body.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum ListStep {
     Magic,
     Tag,
     /// the value of a field that is a number
@@ -54,20 +54,20 @@ enum Level {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Body {
+enum ListBody {
     List,
     Status,
 }
 
 type Items = Vec<Result<KubeObject, Unreadable>>;
 
-// === impl List ===
+// === impl ProtobufList ===
 
-impl List {
+impl ProtobufList {
     pub(in super::super) fn new(kind: Kind) -> Self {
         Self {
             kind,
-            step: Step::Magic,
+            step: ListStep::Magic,
             pending: Pending::default(),
             varint: Varint::default(),
             level: Level::Before,
@@ -86,7 +86,7 @@ impl List {
     pub(in super::super) fn finish(mut self) -> Result<ListEnd, StreamError> {
         self.leave();
         match (self.step, self.level, self.varint.is_begun()) {
-            (Step::Tag, Level::After, false) => list_end(&self.resource_version, &self.continue_token, self.newest),
+            (ListStep::Tag, Level::After, false) => list_end(&self.resource_version, &self.continue_token, self.newest),
             _ => Err(StreamError::Truncated),
         }
     }
@@ -99,41 +99,41 @@ impl List {
     /// Takes what comes next; `false` when it isn't there yet.
     fn step(&mut self, bytes: &mut &[u8], items: &mut Items) -> Result<bool, StreamError> {
         match self.step {
-            Step::Magic => {
+            ListStep::Magic => {
                 let Some(magic) = self.pending.take(bytes, MAGIC.len())? else { return Ok(false) };
                 if *magic != *MAGIC {
                     return Err(malformed("it doesn't begin as protobuf of Kubernetes does"));
                 }
                 self.pending.recycle(magic);
-                self.step = Step::Tag;
+                self.step = ListStep::Tag;
             }
-            Step::Tag => {
+            ListStep::Tag => {
                 self.leave();
                 let Some(value) = self.varint(bytes)? else { return Ok(false) };
                 let Tag { number: field, wire_type } = Tag::of(value).map_err(damaged)?;
                 self.step = match wire_type {
-                    WireType::Varint => Step::Number,
-                    WireType::Bytes => Step::Length { field },
+                    WireType::Varint => ListStep::Number,
+                    WireType::Bytes => ListStep::Length { field },
                     // No field that we read has these types.
                     WireType::Fixed64 => self.unread(8)?,
                     WireType::Fixed32 => self.unread(4)?,
                 };
             }
-            Step::Number => {
+            ListStep::Number => {
                 if self.varint(bytes)?.is_none() {
                     return Ok(false);
                 }
-                self.step = Step::Tag;
+                self.step = ListStep::Tag;
             }
-            Step::Length { field } => {
+            ListStep::Length { field } => {
                 let Some(length) = self.varint(bytes)? else { return Ok(false) };
                 self.step = self.enter(field, length)?;
             }
-            Step::Bytes { field, length } => {
+            ListStep::Bytes { field, length } => {
                 let Some(piece) = self.pending.take(bytes, length)? else { return Ok(false) };
                 self.field(field, &piece, items)?;
                 self.pending.recycle(piece);
-                self.step = Step::Tag;
+                self.step = ListStep::Tag;
             }
         }
         Ok(true)
@@ -167,25 +167,25 @@ impl List {
         }
     }
 
-    fn unread(&mut self, length: u64) -> Result<Step, StreamError> {
+    fn unread(&mut self, length: u64) -> Result<ListStep, StreamError> {
         self.spend(length)?;
-        Ok(Step::Bytes { field: 0, length: checked_length(length)? })
+        Ok(ListStep::Bytes { field: 0, length: checked_length(length)? })
     }
 
     /// The step behind the length of a field.
-    fn enter(&mut self, field: u32, length: u64) -> Result<Step, StreamError> {
+    fn enter(&mut self, field: u32, length: u64) -> Result<ListStep, StreamError> {
         match (self.level, field, self.body) {
             (Level::After, 2, _) => Err(malformed("a second list behind the first")),
             (Level::Before, 2, None) => {
                 Err(malformed(format!("expected a {}List, got something without a kind", self.kind)))
             }
-            (Level::Before, 2, Some(Body::List)) => {
+            (Level::Before, 2, Some(ListBody::List)) => {
                 self.level = Level::List { left: length };
-                Ok(Step::Tag)
+                Ok(ListStep::Tag)
             }
             (Level::Before | Level::List { .. } | Level::After, ..) => {
                 self.spend(length)?;
-                Ok(Step::Bytes { field, length: checked_length(length)? })
+                Ok(ListStep::Bytes { field, length: checked_length(length)? })
             }
         }
     }
@@ -211,13 +211,13 @@ impl List {
         Ok(())
     }
 
-    fn type_meta(&self, bytes: &[u8]) -> Result<Body, StreamError> {
+    fn type_meta(&self, bytes: &[u8]) -> Result<ListBody, StreamError> {
         let meta: TypeMeta<'_> = message(bytes).map_err(damaged)?;
         let (api_version, kind) = (meta.api_version.as_deref().unwrap_or(""), meta.kind.as_deref().unwrap_or(""));
         if kind == "Status" {
-            return Ok(Body::Status);
+            return Ok(ListBody::Status);
         }
-        check_list(self.kind, api_version, kind).map(|()| Body::List)
+        check_list(self.kind, api_version, kind).map(|()| ListBody::List)
     }
 }
 

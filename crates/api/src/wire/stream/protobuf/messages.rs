@@ -14,7 +14,7 @@ use super::super::super::raw::{
     RawTime,
 };
 use super::super::super::scalar::{Int, LooseText, Text};
-use super::fields::{Damage, Message, Value, text};
+use super::fields::{Damage, FieldValue, Message, text};
 use crate::object::{SCHEDULER_ANNOTATION, WEIGHT_LOCAL_ANNOTATION, WEIGHT_ZONES_ANNOTATION};
 
 /// runtime.Unknown: what an object is wrapped in
@@ -34,7 +34,7 @@ pub(super) struct TypeMeta<'a> {
 
 /// meta/v1 WatchEvent
 #[derive(Default)]
-pub(super) struct Event<'a> {
+pub(super) struct EventMessage<'a> {
     pub(super) kind: Option<Text<'a>>,
     pub(super) object: Option<RawExtension<'a>>,
 }
@@ -92,7 +92,7 @@ struct MapEntry<'a> {
 macro_rules! fields {
     ($message:ty { $($number:literal => $take:ident $field:ident),+ $(,)? }) => {
         impl<'a> Message<'a> for $message {
-            fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
+            fn field(&mut self, number: u32, value: FieldValue<'a, '_>) -> Result<(), Damage> {
                 match number {
                     $($number => value.$take(&mut self.$field),)+
                     _ => value.ignored(),
@@ -115,7 +115,7 @@ fields!(TypeMeta<'a> {
     2 => set_text kind,
 });
 
-fields!(Event<'a> {
+fields!(EventMessage<'a> {
     1 => set_text kind,
     2 => merge object,
 });
@@ -141,7 +141,7 @@ fields!(StatusDetails { 5 => set_int retry_after_seconds });
 fields!(MetaOnly<'a> { 1 => merge metadata });
 
 impl<'a> Message<'a> for RawMeta<'a> {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
+    fn field(&mut self, number: u32, value: FieldValue<'a, '_>) -> Result<(), Damage> {
         match number {
             1 => value.set_text(&mut self.name),
             3 => value.set_text(&mut self.namespace),
@@ -169,7 +169,7 @@ impl<'a> Message<'a> for RawMeta<'a> {
 }
 
 impl<'a> Message<'a> for Time {
-    fn field(&mut self, number: u32, value: Value<'a, '_>) -> Result<(), Damage> {
+    fn field(&mut self, number: u32, value: FieldValue<'a, '_>) -> Result<(), Damage> {
         self.is_set = true;
         // The nanoseconds don't count, as in upstream: JSON times have none.
         if number == 1 {

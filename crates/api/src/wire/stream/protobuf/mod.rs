@@ -12,21 +12,21 @@ use std::cell::Cell;
 use super::super::convert::name_of;
 use super::super::raw::{RawEndpointSlice, RawNode, RawService, RawServiceCidr};
 use super::super::scalar::{Int, LooseText, Text};
-use super::object::{Decoded, EventType, MAX_PARTS, RawObject, Remains, check_object, convert, malformed};
+use super::object::{DecodedObject, EventType, MAX_PARTS, RawObject, Remains, check_object, convert, malformed};
 use super::pending::Pending;
 use super::{MAX_OBJECT_BYTES, Status, StreamError, WatchEvent};
 use crate::object::Kind;
 use fields::{Damage, Message, merge};
-use messages::{Event, MetaOnly, RawStatus, Unknown};
+use messages::{EventMessage, MetaOnly, RawStatus, Unknown};
 
-pub(super) use list::List;
+pub(super) use list::ProtobufList;
 
 /// Prefix of bodies and objects in protobuf.
 const MAGIC: &[u8] = b"k8s\0";
 
 /// Cuts a watch into frames and reads their events.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct ProtobufWatch {
     kind: Kind,
     /// of the frame that isn't whole: its length, or the beginning of that, then its bytes
     pending: Pending,
@@ -68,11 +68,11 @@ fn unwrap(bytes: &[u8]) -> Result<Unknown<'_>, Damage> {
 }
 
 /// Reads the bytes of an object of this kind.
-fn object(kind: Kind, bytes: &[u8]) -> Decoded<'_> {
-    fn read<'a, R: RawObject<'a> + Message<'a>>(kind: Kind, bytes: &'a [u8]) -> Decoded<'a> {
+fn object(kind: Kind, bytes: &[u8]) -> DecodedObject<'_> {
+    fn read<'a, R: RawObject<'a> + Message<'a>>(kind: Kind, bytes: &'a [u8]) -> DecodedObject<'a> {
         match message::<R>(bytes) {
             Ok(raw) => convert(kind, raw),
-            Err(damage) => Decoded::unreadable(kind, damage, remains(kind, bytes)),
+            Err(damage) => DecodedObject::unreadable(kind, damage, remains(kind, bytes)),
         }
     }
     match kind {
@@ -97,7 +97,8 @@ fn remains(kind: Kind, bytes: &[u8]) -> Remains<'_> {
 
 /// Reads one event; an error is one of its frame.
 fn event(kind: Kind, frame: &[u8]) -> Result<WatchEvent, StreamError> {
-    let event: Event<'_> = message(frame).map_err(|damage| malformed(format!("an event of the watch: {damage}")))?;
+    let event: EventMessage<'_> =
+        message(frame).map_err(|damage| malformed(format!("an event of the watch: {damage}")))?;
     let text = event.kind.as_deref().unwrap_or("");
     let kind_of_event = EventType::of(text).ok_or_else(|| malformed(format!("an event of type {text:?}")))?;
     let wrapped = event.object.unwrap_or_default().raw;
@@ -122,9 +123,9 @@ fn bookmark(bytes: &[u8]) -> Result<WatchEvent, String> {
     Ok(WatchEvent::bookmark(&object.metadata.unwrap_or_default()))
 }
 
-// === impl Watch ===
+// === impl ProtobufWatch ===
 
-impl Watch {
+impl ProtobufWatch {
     pub(super) fn new(kind: Kind) -> Self {
         Self { kind, pending: Pending::default(), length: None }
     }
