@@ -4,11 +4,9 @@
 //! files of a folder. The paths `crate::…`, `super::…` and `self::…` count, in `use` and in code, followed through the `use`s
 //! of the modules on their way. Test modules are left out. Method calls don't count, since only the compiler resolves them.
 
-mod rust;
-
+use crate::rust::SourceFile;
 use crate::shell::CargoMetadata;
 use anyhow::{Context, Result};
-use rust::SourceFile;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

@@ -13,8 +13,10 @@ mod lanes;
 mod layers;
 mod meanwhile;
 mod mutants;
+mod names;
 mod package;
 mod pictures;
+mod rust;
 mod setup;
 mod shell;
 mod sources;
@@ -28,7 +30,8 @@ use std::process::ExitCode;
 const USAGE: &str = "cargo xt COMMAND
 
   check                  fmt, clippy, doc, layers, deny: all checks that need no privilege and run no test
-  layers                 dependencies between crates, circles between modules, use of unsafe code, sizes of files
+  layers                 dependencies between crates, circles between modules, ambiguous names of types, use of unsafe code,
+                         sizes of files
   deny                   licences, sources and duplicates of all dependencies, by deny.toml
   test [--setup]         all checks and tests: check, tests, fuzz, demo (root); ends with `N passed, N failed`;
                          with --setup installs missing packages first (Debian, Ubuntu, Fedora) and prints their names

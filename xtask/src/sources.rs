@@ -114,7 +114,7 @@ fn kernel_module(line: &str) -> Option<String> {
 }
 
 /// All `.rs` files below a folder that may be absent; build output is left out.
-fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut folders: Vec<_> = folder.is_dir().then(|| folder.to_path_buf()).into_iter().collect();
     while let Some(folder) = folders.pop() {

@@ -1,23 +1,25 @@
-//! Parses the parts of a source file that determine dependencies between modules: child modules, imports and paths.
+//! Parses the parts of a source file that the checks of the workspace need: child modules, imports, paths and defined types.
 
 use std::collections::BTreeMap;
 
 /// A parsed source file.
 #[derive(Debug, Default)]
-pub(super) struct SourceFile {
+pub(crate) struct SourceFile {
     /// child modules in separate files
-    pub(super) children: Vec<String>,
+    pub(crate) children: Vec<String>,
     /// paths that begin with `crate`, `super` or `self`
-    pub(super) paths: Vec<Vec<String>>,
+    pub(crate) paths: Vec<Vec<String>>,
     /// names imported by `use`, each with its path
-    pub(super) imports: BTreeMap<String, Vec<String>>,
+    pub(crate) imports: BTreeMap<String, Vec<String>>,
+    /// names of structs, enums, unions and traits
+    pub(crate) types: Vec<String>,
 }
 
 // === impl SourceFile ===
 
 impl SourceFile {
     /// Parses the text of a valid source file.
-    pub(super) fn read(text: &str) -> Self {
+    pub(crate) fn read(text: &str) -> Self {
         let tokens = without_tests(&tokens(text));
         let mut source = Self::default();
         let mut at = 0;
@@ -27,6 +29,7 @@ impl SourceFile {
                 // The file of another folder, which has the paths of that one.
                 "mod" if next(2) == ";" && has_path(&tokens, at) => {}
                 "mod" if next(2) == ";" => source.children.push(next(1).to_owned()),
+                "struct" | "enum" | "union" | "trait" if begins_type(next(1)) => source.types.push(next(1).to_owned()),
                 "use" => {
                     let mut paths = Vec::new();
                     tree(&tokens, &mut (at + 1), &[], &mut paths);
@@ -93,6 +96,11 @@ fn tree(tokens: &[String], at: &mut usize, before: &[String], paths: &mut Vec<(V
     }
     let name = path.last().cloned().unwrap_or_default();
     paths.push((path, name));
+}
+
+/// True for the name of a type: `union` is also an ordinary word.
+fn begins_type(name: &str) -> bool {
+    name.starts_with(char::is_uppercase)
 }
 
 fn is_name(token: &str) -> bool {
@@ -224,6 +232,13 @@ mod tests {
         "###;
         assert_eq!(paths(text), ["crate::j"]);
         assert_eq!(SourceFile::read(text).children, ["child"]);
+    }
+
+    #[test]
+    fn types_are_those_that_are_defined() {
+        let text = "pub struct A(B); pub(crate) enum C<D: E> { F } trait G: H { type I; } impl J for K {} type L = M; fn f(union: N) {}
+            #[cfg(test)] mod tests { struct O; }";
+        assert_eq!(SourceFile::read(text).types, ["A", "C", "G"]);
     }
 
     #[test]
