@@ -156,7 +156,7 @@ impl ChainDigest {
     }
 }
 
-// === impl Place ===
+// === impl SharedChain ===
 
 impl SharedChain {
     /// The rules of each owner; those of [`RuleOwner::NodePorts`] behind all others.

@@ -104,7 +104,7 @@ impl IptKey {
     }
 }
 
-// === impl OwnRules ===
+// === impl ChainRules ===
 
 impl ChainRules {
     /// A hash of each rule without its comments.

@@ -177,7 +177,7 @@ impl Sorter {
     }
 }
 
-// === impl Entries ===
+// === impl RulesByOwner ===
 
 impl RulesByOwner {
     fn rule(&mut self, family: Family, id: ChainId, kind: ChainOwnership, text: &str) {

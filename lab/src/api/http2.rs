@@ -54,8 +54,6 @@ struct CountedReads<'a> {
     shared: &'a ServerState,
 }
 
-// === impl Shaken ===
-
 /// Makes a TLS handshake that offers HTTP/2, too. Called within the runtime of [`run`].
 async fn shake(socket: &SharedSocket, tls: Arc<ServerConfig>) -> io::Result<Shaken> {
     let stream = socket.0.try_clone()?;
