@@ -99,6 +99,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn times_are_upstreams() {
+        let config = RelayConfig::default();
+        assert_eq!(config.dial_limits.map(|limit| limit.as_millis()), [250, 500, 1000, 2000]);
+        assert_eq!(config.udp_idle.as_millis(), 250);
+        let Keepalive { idle, interval, probes } = config.keepalive;
+        assert_eq!((idle.as_secs(), interval.as_secs(), probes), (60, 15, 5), "a lost peer is found after 135 s");
+    }
+
+    #[test]
     fn limits_fit_the_descriptors() {
         let limits = |descriptors| {
             let mut config = RelayConfig::default();

@@ -71,7 +71,7 @@ fn write(bytes: &[u8], write: impl FnOnce(&[u8]) -> io::Result<usize>) -> Result
     let written = match write(bytes) {
         Ok(written) => written,
         Err(error) if is_temporary(&error) => 0,
-        Err(_error) => return Err(Finish::SinkLost),
+        Err(error) => return Err(Finish::of_sink(&error)),
     };
     Ok(match bytes.get(written..) {
         None | Some([]) => Passed::Bytes { count: bytes.len(), filled: bytes.len() == SMALL_BYTES },

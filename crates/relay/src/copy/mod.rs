@@ -58,8 +58,10 @@ enum Finish {
     Closed,
     /// The source was reset, or lost.
     SourceLost,
-    /// The sink takes no more.
+    /// The sink takes no more, since it was reset, or lost.
     SinkLost,
+    /// The sink takes no more, after the end of its own direction.
+    SinkClosed,
 }
 
 /// The end of a burst of copying.
@@ -94,38 +96,65 @@ pub(crate) async fn both_ways(
     first: First,
     pipes: &Pipes,
 ) -> Ending {
-    let mut upward = pin!(Direction { from: client, to: server, meter: up }.run(first, pipes));
-    let mut downward = pin!(Direction { from: server, to: client, meter: down }.run(First::default(), pipes));
+    let mut upward = pin!(Direction { from: client, to: server, meter: up }.copy(first, pipes));
+    let mut downward = pin!(Direction { from: server, to: client, meter: down }.copy(First::default(), pipes));
     tokio::select! {
         // The upward direction counts the bytes of the first pass, even if the other one ends at once.
         biased;
-        finish = &mut upward => rest(finish, (client, Peer::Client), downward, Peer::Server).await,
-        finish = &mut downward => rest(finish, (server, Peer::Server), upward, Peer::Client).await,
+        copied = &mut upward => rest(pass_on(copied, server), (client, Peer::Client), downward, Peer::Server).await,
+        copied = &mut downward => rest(pass_on(copied, client), (server, Peer::Server), upward, Peer::Client).await,
     }
 }
 
-/// Copies what remains after the direction from `source` to `sink` has ended.
+/// Copies what remains after the direction from `source`, whose socket this is, to `sink` has ended.
 async fn rest(
     finish: Finish,
     (socket, source): (&TcpStream, Peer),
-    other: impl Future<Output = Finish>,
+    other: impl Future<Output = Result<(), Finish>>,
     sink: Peer,
 ) -> Ending {
     match finish {
         Finish::SourceLost => Ending::Lost(source),
-        // What the lost side has sent before is still delivered.
+        // What the lost side has sent before is still delivered. Its reset was reported to the write that failed, so a read finds a
+        // regular end, which it has not sent.
         Finish::SinkLost => {
-            other.await;
+            let _not_passed_on = other.await;
+            Ending::Lost(sink)
+        }
+        Finish::SinkClosed => {
+            let _passed_on = pass_on(other.await, socket);
             Ending::Lost(sink)
         }
         Finish::Closed => tokio::select! {
-            finish = other => match finish {
+            copied = other => match pass_on(copied, socket) {
                 Finish::Closed => Ending::Closed,
                 Finish::SourceLost => Ending::Lost(sink),
-                Finish::SinkLost => Ending::Lost(source),
+                Finish::SinkLost | Finish::SinkClosed => Ending::Lost(source),
             },
             () = lost(socket) => Ending::Lost(source),
         },
+    }
+}
+
+/// Passes the end of a direction on to its sink.
+fn pass_on(copied: Result<(), Finish>, sink: &TcpStream) -> Finish {
+    match copied {
+        Ok(()) => match SockRef::from(sink).shutdown(std::net::Shutdown::Write) {
+            Ok(()) => Finish::Closed,
+            // It is gone already. Its reset, if it was one, is left to the read of the other direction.
+            Err(_gone) => Finish::SinkClosed,
+        },
+        Err(finish) => finish,
+    }
+}
+
+// === impl Finish ===
+
+impl Finish {
+    /// The sink takes no more. The error tells whether it had ended its own direction before it was lost: Linux reports `EPIPE` then, and
+    /// `ECONNRESET` otherwise (`tcp_reset`), to the first call alone.
+    fn of_sink(error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe { Self::SinkClosed } else { Self::SinkLost }
     }
 }
 
@@ -151,17 +180,6 @@ impl Default for First {
 // === impl Direction ===
 
 impl Direction<'_> {
-    async fn run(self, first: First, pipes: &Pipes) -> Finish {
-        match self.copy(first, pipes).await {
-            // The sink may be gone already, which the other direction notices.
-            Ok(()) => match SockRef::from(self.to).shutdown(std::net::Shutdown::Write) {
-                Ok(()) => Finish::Closed,
-                Err(_gone) => Finish::SinkLost,
-            },
-            Err(finish) => finish,
-        }
-    }
-
     /// Copies until the source closes.
     async fn copy(self, first: First, pipes: &Pipes) -> Result<(), Finish> {
         let mut burst = self.settle(first.0?).await?;
@@ -205,7 +223,7 @@ impl Direction<'_> {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.sink_ready().await?,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_error) => return Err(Finish::SinkLost),
+                Err(error) => return Err(Finish::of_sink(&error)),
             }
         }
         Ok(())
@@ -215,7 +233,7 @@ impl Direction<'_> {
     async fn sink_ready(self) -> Result<(), Finish> {
         tokio::select! {
             biased;
-            ready = poll_fn(|context| self.to.poll_write_ready(context)) => ready.map_err(|_error| Finish::SinkLost),
+            ready = poll_fn(|context| self.to.poll_write_ready(context)) => ready.map_err(|error| Finish::of_sink(&error)),
             () = lost(self.from) => Err(Finish::SourceLost),
         }
     }

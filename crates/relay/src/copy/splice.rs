@@ -166,7 +166,7 @@ async fn burst(direction: Direction<'_>, pipe: Pipe, pipes: &Pipes) -> Result<Bu
             match pipe.drain(direction.to) {
                 Ok(Moved::Bytes(count)) => direction.meter.count(count),
                 Ok(Moved::Nothing) => direction.sink_ready().await?,
-                Err(_error) => return Err(Finish::SinkLost),
+                Err(error) => return Err(Finish::of_sink(&error)),
             }
         }
         if turn >= TURN_BYTES {

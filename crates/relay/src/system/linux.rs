@@ -72,10 +72,10 @@ impl Acceptor {
     }
 }
 
-/// True if a call failed because descriptors, memory for sockets, or local ports (`ip_local_port_range`) are used up: a pause helps,
-/// another endpoint doesn't.
-pub(crate) fn are_exhausted(error: &io::Error) -> bool {
-    lacks_resources(error) || is_one_of(error, &[Errno::ADDRINUSE, Errno::ADDRNOTAVAIL])
+/// True if no local port is left (`ip_local_port_range`): for a TCP connection, towards this endpoint; for a datagram socket, which binds as
+/// it connects and reports that by `EAGAIN`, at all.
+pub(crate) fn lacks_local_port(error: &io::Error) -> bool {
+    is_one_of(error, &[Errno::ADDRINUSE, Errno::ADDRNOTAVAIL, Errno::AGAIN])
 }
 
 /// True if a socket can't be opened because descriptors or memory are used up: any other one can't, either.

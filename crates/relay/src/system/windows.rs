@@ -100,11 +100,11 @@ pub(crate) fn send(
     Ok(1)
 }
 
-/// True if a call failed because memory for sockets or local ports are used up: a pause helps, another endpoint doesn't.
-pub(crate) fn are_exhausted(error: &io::Error) -> bool {
+/// True if no local port is left.
+pub(crate) fn lacks_local_port(error: &io::Error) -> bool {
     /// `WSAEADDRINUSE`, `WSAEADDRNOTAVAIL`
     const LOCAL_PORTS: [i32; 2] = [10_048, 10_049];
-    lacks_resources(error) || error.raw_os_error().is_some_and(|code| LOCAL_PORTS.contains(&code))
+    error.raw_os_error().is_some_and(|code| LOCAL_PORTS.contains(&code))
 }
 
 /// True if a socket can't be opened because memory is used up: any other one can't, either.

@@ -38,7 +38,7 @@ pub(crate) async fn accept(
                     start(admitted, workers, at);
                 }
             }
-            Err(error) if system::are_exhausted(&error) => {
+            Err(error) if system::lacks_resources(&error) => {
                 worker.context.totals.exhausted.increment();
                 if pause.is_none() {
                     tracing::warn!(%error, listener = target().name(), "cannot accept connections; they wait, raise the limit");

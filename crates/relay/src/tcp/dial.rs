@@ -18,15 +18,18 @@ use crate::system;
 use crate::worker::WorkerContext;
 
 /// Connects to the first endpoint that answers. One that refuses is not tried again; one that doesn't answer in time is, with a
-/// longer limit, if there are fewer endpoints than tries.
+/// longer limit, if there are fewer endpoints than tries. If all that are left have been removed meanwhile, others are chosen.
 pub(super) async fn dial(
     port: &Port,
     mut choice: Choice,
     client: IpAddr,
     context: &WorkerContext,
 ) -> Result<(TcpStream, Arc<Endpoint>), Refusal> {
-    let mut tries = 0;
+    let (mut tries, mut without_port) = (0, None);
     for (count, &limit) in context.config.dial_limits.iter().enumerate() {
+        if !choice.is_empty() && choice.of_try(tries).is_none() {
+            (choice, tries) = (port.choice(client)?, 0);
+        }
         let Some(endpoint) = choice.of_try(tries) else { break };
         if count > 0 {
             port.counters().retries.increment();
@@ -36,7 +39,13 @@ pub(super) async fn dial(
                 port.choose().connected(client, &endpoint, Instant::now());
                 return Ok((stream, endpoint));
             }
-            Ok(Err(error)) if system::are_exhausted(&error) => return Err(exhausted(port, context, &error)),
+            Ok(Err(error)) if system::lacks_resources(&error) => return Err(exhausted(port, context, &error)),
+            // Connections to this endpoint have all local ports, for which it is not to blame. Those to others may have the same.
+            Ok(Err(error)) if system::lacks_local_port(&error) => {
+                choice.discard(&endpoint);
+                without_port = Some(error);
+                continue;
+            }
             Ok(Err(error)) => {
                 tracing::debug!(%error, port = port.name(), endpoint = %endpoint.address(), "cannot connect");
                 // The next one moves into its place.
@@ -46,7 +55,7 @@ pub(super) async fn dial(
         }
         port.choose().failed(client, &endpoint, Instant::now());
     }
-    Err(Refusal::Failed)
+    Err(without_port.map_or(Refusal::Failed, |error| exhausted(port, context, &error)))
 }
 
 /// Connects within a time limit.
@@ -72,7 +81,7 @@ fn other_than_itself(stream: TcpStream, peer: SocketAddr) -> io::Result<TcpStrea
     Ok(stream)
 }
 
-/// Not the endpoint's fault: no try with another can succeed.
+/// Counts that this process has no descriptor, memory or local port left, of which no endpoint is at fault.
 fn exhausted(port: &Port, context: &WorkerContext, error: &io::Error) -> Refusal {
     context.totals.exhausted.increment();
     tracing::debug!(%error, port = port.name(), "cannot open a connection to an endpoint");

@@ -45,7 +45,7 @@ pub(super) fn connect(
         }
         match open(endpoint.address(), context) {
             Ok(socket) => return Ok((socket, Arc::clone(endpoint))),
-            Err(error) if system::are_exhausted(&error) => {
+            Err(error) if system::lacks_resources(&error) || system::lacks_local_port(&error) => {
                 context.totals.exhausted.increment();
                 return Err(Refusal::Exhausted);
             }

@@ -269,16 +269,73 @@ fn a_reset_behind_a_slow_reader_ends_the_connection() {
         let relay = Running::new(config());
         let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, LOOPBACK, &port)).unwrap();
         let mut server = slow.accept().unwrap().0;
-        client.set_nonblocking(true).unwrap();
-        let block = vec![7; 1 << 20];
-        // Until nothing goes through for a while: buffers and pipe are full.
-        let mut attempts = 0;
-        while attempts < 50 {
-            attempts = if client.write(&block).is_ok_and(|count| count > 0) { 0 } else { attempts + 1 };
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        fill(&mut client);
         reset(client);
         eventually("the connection has ended", || relay.totals().open_connections.value() == 0);
         assert!(is_reset(&mut server));
+    });
+}
+
+/// Writes until nothing goes through for a while: buffers and pipe are full.
+fn fill(stream: &mut TcpStream) {
+    stream.set_nonblocking(true).unwrap();
+    let block = vec![7; 1 << 20];
+    let mut attempts = 0;
+    while attempts < 50 {
+        attempts = if stream.write(&block).is_ok_and(|count| count > 0) { 0 } else { attempts + 1 };
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    stream.set_nonblocking(false).unwrap();
+}
+
+/// A server answers while its client still sends, and ends with bytes unread, which the kernel makes a reset. Returns what the client
+/// reads, and whether it finds a regular end behind it.
+#[cfg(target_os = "linux")]
+fn answer_of_a_server_that_resets(loopback: SocketAddr, splice: bool, ends_before: bool) -> (Vec<u8>, bool) {
+    let slow = TcpListener::bind(loopback).unwrap();
+    let (_balancer, port) = port(&[slow.local_addr().unwrap()]);
+    let relay = Running::new(RelayConfig { splice, ..config() });
+    let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, loopback, &port)).unwrap();
+    let mut server = slow.accept().unwrap().0;
+    server.write_all(b"answer").unwrap();
+    fill(&mut client);
+    if ends_before {
+        server.shutdown(Shutdown::Write).unwrap();
+    }
+    drop(server);
+    let mut answer = Vec::new();
+    let ends = client.read_to_end(&mut answer).is_ok();
+    eventually("the connection has ended", || relay.totals().open_connections.value() == 0);
+    (answer, ends)
+}
+
+/// The write that fails gets the error of the reset, and a read after it finds an end.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_reset_that_a_write_meets_is_not_passed_on_as_an_end() {
+    in_each_family(|loopback| {
+        for splice in [true, false] {
+            assert_eq!(answer_of_a_server_that_resets(loopback, splice, false), (b"answer".to_vec(), false));
+            assert_eq!(answer_of_a_server_that_resets(loopback, splice, true), (b"answer".to_vec(), true));
+        }
+    });
+}
+
+/// An endpoint that doesn't answer is replaced while a client waits for it.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_client_that_waits_is_served_by_the_endpoint_that_comes_instead() {
+    in_each_family(|loopback| {
+        let (echo, (_full, _filling, black_hole)) = (Echo::new(b'b', loopback), black_hole(loopback));
+        let (balancer, port) = port(&[black_hole]);
+        let relay = Running::new(config());
+        let address = relay.listen(1, Protocol::Tcp, loopback, &port);
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| greeted(address).unwrap().1);
+            eventually("the client is accepted", || relay.totals().open_connections.value() == 1);
+            relay.replace_endpoints(&balancer, &[echo.address], []);
+            assert_eq!(client.join().unwrap(), b'b');
+        });
+        assert_eq!(port.counters().failures.value(), 0);
     });
 }

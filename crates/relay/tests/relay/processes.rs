@@ -3,6 +3,7 @@
 
 use std::io::{self, BufRead as _, BufReader, Lines, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,13 @@ impl Part {
     fn ask<T: std::str::FromStr>(&mut self) -> Vec<T> {
         self.input.as_mut().unwrap().write_all(b"\n").unwrap();
         self.values()
+    }
+
+    /// Number of ends of pipes among its descriptors.
+    fn pipe_ends(&self) -> usize {
+        let is_pipe = |link: PathBuf| link.to_string_lossy().starts_with("pipe:");
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap();
+        descriptors.filter(|entry| std::fs::read_link(entry.as_ref().unwrap().path()).is_ok_and(is_pipe)).count()
     }
 
     /// Lets it end, which has to be a success.
@@ -157,8 +165,12 @@ fn sixty_four_mebibytes_serve_thousands() {
                     client.send_to(b"question", relay[1]).unwrap();
                     datagrams.recv(&mut [0; 8]).unwrap();
                 }
+                let before = child.pipe_ends();
                 let written = fill(&mut clients[..SLOW]);
                 assert!(written > 20 << 20, "{written} bytes wait for slow readers");
+                // Each stream has a pipe with the bytes that wait, unless they are copied through memory.
+                let pipes = (child.pipe_ends() - before) / 2;
+                assert_eq!(pipes, if splice { SLOW } else { 0 }, "pipes");
                 let figures: Vec<u64> = child.ask();
                 assert_eq!(figures[..4], [CLIENTS as u64, CLIENTS as u64, 0, 0], "open connections and associations");
                 assert!(figures[5] < LIMIT_BYTES, "{} bytes of memory", figures[5]);
