@@ -1,8 +1,8 @@
-//! `cargo xt layers`: checks the dependencies between crates and between modules, the lints of all packages, the names of types and
-//! the sizes of files, which the compiler doesn't enforce.
+//! `cargo xt layers`: checks the dependencies between crates and between modules, the lints of all packages, the names of types, the
+//! sizes of files and of the reading path, which the compiler doesn't enforce.
 
 use crate::shell::{CargoMetadata, Package, no_arguments};
-use crate::{circles, names, sources};
+use crate::{circles, names, reading_path, sources};
 use anyhow::{Context, Result, ensure};
 
 /// Permitted dependencies of each shipped crate within the workspace: `api <- model <- plane <- plane-* <- kube-proxy`,
@@ -51,6 +51,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     faults.extend(circles::faults(&metadata)?);
     faults.extend(names::faults(&metadata)?);
     faults.extend(sources::faults(&metadata)?);
+    faults.extend(reading_path::fault(&metadata.workspace_root)?);
     for fault in &faults {
         println!("{fault}");
     }

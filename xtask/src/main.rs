@@ -16,6 +16,7 @@ mod mutants;
 mod names;
 mod package;
 mod pictures;
+mod reading_path;
 mod rust;
 mod setup;
 mod shell;
