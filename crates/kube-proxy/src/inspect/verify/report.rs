@@ -102,7 +102,9 @@ pub(super) fn json(family: &str, compared: &Compared) -> Value {
             "delete": delete,
         })
     };
-    let Compared { services, packets, differing, .. } = compared;
+    let Compared { services, packets, differing, shared: Batch { create, replace, delete }, missing_container } =
+        compared;
     let differing: Vec<Value> = differing.iter().map(service).collect();
-    json!({"family": family, "services": services, "packets": packets, "differing": differing})
+    let shared = json!({"missing": missing_container, "create": create, "replace": replace, "delete": delete});
+    json!({"family": family, "services": services, "packets": packets, "shared": shared, "differing": differing})
 }

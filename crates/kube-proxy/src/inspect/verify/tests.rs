@@ -28,18 +28,25 @@ fn what_all_services_share_is_named_before_them() {
         create: objects(&["table kube-proxy { comment \"rules of all\" }", "set cluster-ips"]),
         ..Batch::default()
     };
-    let text = report::lines(&Compared { missing_container, ..differing(missing) }).text(false);
+    let without_table = Compared { missing_container, ..differing(missing) };
+    let text = report::lines(&without_table).text(false);
     let named = "  table kube-proxy is missing: another program has removed it, or no run in this mode has made it";
     assert_eq!(text.lines().skip(1).take(2).collect::<Vec<_>>(), [named, service]);
+    let value = report::json("IPv4", &without_table);
+    assert_eq!(value.pointer("/shared/missing"), Some(&"table kube-proxy".into()));
+    assert_eq!(value.pointer("/shared/create/1"), Some(&"set cluster-ips".into()));
+    assert_eq!(value.pointer("/differing/0/service"), Some(&"demo/web".into()));
 
-    let emptied = Batch { replace: objects(&["chain nat-prerouting { jump services; }"]), ..Batch::default() };
-    let text = report::lines(&differing(emptied)).text(false);
+    let replace = objects(&["chain nat-prerouting { jump services; }"]);
+    let emptied = differing(Batch { replace, ..Batch::default() });
+    let text = report::lines(&emptied).text(false);
     let named = [
         "  what all Services share: 0 to create, 1 to replace, 0 to delete",
         "    a run would replace chain nat-prerouting { jump services; }",
         service,
     ];
     assert_eq!(text.lines().skip(1).take(3).collect::<Vec<_>>(), named);
+    assert_eq!(report::json("IPv4", &emptied).pointer("/shared/missing"), Some(&serde_json::Value::Null));
 
     let text = report::lines(&differing(Batch::default())).text(false);
     assert_eq!(text.lines().nth(1), Some(service));
