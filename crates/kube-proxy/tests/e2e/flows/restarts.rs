@@ -169,6 +169,19 @@ fn what_went_while_the_proxy_was_away_is_followed_in_iptables_mode_too() {
 }
 
 #[test]
+fn what_went_while_the_proxy_was_away_is_followed_in_mode_userspace_too() {
+    what_went_meanwhile_is_followed(Mode::USERSPACE.name, Mode::USERSPACE.name, Protocol::Udp);
+}
+
+#[test]
+fn what_went_before_a_change_from_and_to_mode_userspace_is_followed() {
+    for other in [NFTABLES, IPTABLES] {
+        what_went_meanwhile_is_followed(other, Mode::USERSPACE.name, Protocol::Udp);
+        what_went_meanwhile_is_followed(Mode::USERSPACE.name, other, Protocol::Udp);
+    }
+}
+
+#[test]
 fn what_went_before_a_change_of_mode_is_followed() {
     what_went_meanwhile_is_followed(NFTABLES, IPTABLES, Protocol::Udp);
     what_went_meanwhile_is_followed(IPTABLES, NFTABLES, Protocol::Udp);
