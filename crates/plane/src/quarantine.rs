@@ -64,9 +64,10 @@ impl Quarantine {
         self.0.iter().map(|(id, waiting)| (id, &waiting.error))
     }
 
-    /// Time of the next unit's retry.
-    pub(crate) fn wake(&self) -> Option<Instant> {
-        self.0.values().map(|waiting| waiting.until).min()
+    /// Time of the next unit's retry after a pass at this time.
+    pub(crate) fn wake(&self, now: Instant) -> Option<Instant> {
+        // A unit whose time has come and that is still here lacks the base, and is tried with it.
+        self.0.values().map(|waiting| waiting.until).filter(|until| *until > now).min()
     }
 
     /// True if no unit is quarantined.

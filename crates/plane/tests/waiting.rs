@@ -323,3 +323,33 @@ fn services_go_on_over_a_base_that_is_refused_since_it_was_damaged() {
     assert_eq!(engine.sync(now + SECOND / 2).quarantined.len(), 1, "the base waits");
     assert_eq!(slots(&engine, 0), [9]);
 }
+
+#[test]
+fn a_unit_whose_time_has_come_but_that_needs_the_base_waits_as_long_as_the_base() {
+    let now = Instant::now();
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+    engine.offer(World::new().delta());
+    engine.kernel_mut().refused = vec![ToyKey::Base, ToyKey::Frontend(2)];
+    assert_eq!(engine.sync(now).quarantined.len(), 2);
+    engine.kernel_mut().refused = vec![ToyKey::Base];
+    assert_eq!(engine.sync(now + SECOND).next, Next::RetryAfter(2 * SECOND));
+    assert_eq!(engine.tend(now + 2 * SECOND).next, Next::RetryAfter(SECOND), "also after a look in between");
+    engine.kernel_mut().refused.clear();
+    let outcome = engine.sync(now + 3 * SECOND);
+    assert!(outcome.quarantined.is_empty() && outcome.next == Next::Idle, "{outcome:?}");
+}
+
+#[test]
+fn units_that_are_tried_apart_from_the_base_follow_it() {
+    for refused in [vec![ToyKey::Base], vec![ToyKey::Base, ToyKey::Frontend(4)]] {
+        let now = Instant::now();
+        let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+        engine.offer(World::new().delta());
+        engine.kernel_mut().refused = refused;
+        assert!(engine.sync(now).acked.is_empty());
+        engine.kernel_mut().refused.clear();
+        engine.kernel_mut().faults.push_back(Fault::RefuseSilently(vec![ToyKey::Frontend(6)]));
+        let outcome = engine.sync(now + SECOND);
+        assert_eq!((outcome.acked.len(), outcome.quarantined.len()), (4, 1), "{outcome:?}");
+    }
+}

@@ -33,7 +33,14 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 return self.sync_all(context, now, Purpose::Conflict, outcome);
             }
             self.hold_back(context, &mut group, now);
-            if group.is_empty() || self.lacks_base(&group) {
+            if group.is_empty() {
+                continue;
+            }
+            if self.lacks_base(&group) {
+                // A group that was split off from the base's, which is tried first.
+                if groups.iter().flatten().any(|change| change.id == UnitId::Base) {
+                    groups.insert(0, group);
+                }
                 continue;
             }
             outcome.worked = true;

@@ -220,7 +220,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     fn next(&mut self, now: Instant) -> Next {
         // A table contested as a whole is compared when its pause ends.
         let candidates = if self.contested_keys.holds(&None, now) { None } else { self.candidates.wake() };
-        let wakes = [self.kernel.wake(now), self.quarantine.wake(), self.contested_keys.wake(), candidates];
+        let wakes = [self.kernel.wake(now), self.quarantine.wake(now), self.contested_keys.wake(), candidates];
         match wakes.into_iter().flatten().min() {
             Some(wake) => Next::RetryAfter(wake.saturating_duration_since(now)),
             None => Next::Idle,
