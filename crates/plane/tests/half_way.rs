@@ -237,3 +237,20 @@ fn what_only_found_objects_refer_to_stays_with_them() {
         assert_in_order(&engine);
     }
 }
+
+#[test]
+fn a_foreign_change_of_what_a_refused_unit_still_has_deletes_nothing() {
+    let now = Instant::now();
+    let mut engine = restarted(&[(1, &[1], &[7])], now);
+    engine.kernel_mut().refused = vec![ToyKey::Frontend(1)];
+    offer(&mut engine, &[(1, &[1], &[7, 8])]);
+    assert_eq!(engine.sync(now).quarantined.len(), 1);
+    for (turn, key) in (0..).zip([ToyKey::Frontend(1), ToyKey::Host(7)]) {
+        engine.kernel_mut().touched.push(key);
+        engine.tend(now + turn * 300 * MS);
+        engine.tend(now + (turn + 1) * 300 * MS);
+        assert!(is_there(&engine, 1), "{key:?}: it serves on");
+        assert!(engine.kernel().objects.contains_key(&ToyKey::Host(7)), "{key:?}");
+    }
+    assert_in_order(&engine);
+}

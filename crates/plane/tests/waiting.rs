@@ -322,6 +322,10 @@ fn services_go_on_over_a_base_that_is_refused_since_it_was_damaged() {
     engine.offer(delta);
     assert_eq!(engine.sync(now + SECOND / 2).quarantined.len(), 1, "the base waits");
     assert_eq!(slots(&engine, 0), [9]);
+    engine.kernel_mut().touched.push(ToyKey::Base);
+    engine.tend(now + SECOND / 2);
+    engine.tend(now + SECOND);
+    assert!(engine.kernel().objects.contains_key(&ToyKey::Base), "touched once more, it stays");
 }
 
 #[test]
