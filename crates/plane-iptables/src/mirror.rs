@@ -300,7 +300,13 @@ impl Mirror {
             match object {
                 IptObject::Chain(id, rules) => self.put_chain(*id, rules),
                 IptObject::SharedChain(id) => self.put_shared_chain(*id),
-                IptObject::OwnedRules(key, rules) => self.put_owned(*key, PrintedRules::of(family, rules)),
+                IptObject::OwnedRules(key, rules) => {
+                    if ChainOwnership::of(key.chain) == Some(ChainOwnership::Shared) {
+                        // A missing chain is made with its first rules.
+                        self.put_shared_chain(key.chain);
+                    }
+                    self.put_owned(*key, PrintedRules::of(family, rules));
+                }
                 IptObject::RouteLocalnet | IptObject::ForeignRule(..) => {}
             }
         }
@@ -353,5 +359,31 @@ pub(crate) fn at(table: Table) -> usize {
         Table::Mangle => 0,
         Table::Filter => 1,
         Table::Nat => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use ferry_api::object::Protocol;
+    use ferry_kernel::iptables::Target;
+
+    use super::*;
+
+    #[test]
+    fn a_shared_chain_is_there_from_its_first_rules_on() {
+        let chain = ChainId { table: Table::Filter, name: names::SERVICES };
+        let rules = |last: u8| {
+            let owner = RuleOwner::Vip(IpAddr::from([10, 96, 0, last]), 80, Protocol::Tcp);
+            let rule = Rule { target: Target::Reject, ..Rule::default() };
+            IptObject::OwnedRules(OwnedRulesKey { chain, owner }, [rule].into())
+        };
+        let mut mirror = Mirror::default();
+        let batch = Batch { create: vec![rules(1), rules(2)], ..Batch::default() };
+        mirror.apply(Family::V4, &batch, &BTreeSet::new());
+        assert_eq!(mirror.shared_chain(chain).map(SharedChain::rules), Some(2));
+        let Size { chains, rules } = mirror.size(Table::Filter);
+        assert_eq!((chains, rules), (1, 2));
     }
 }

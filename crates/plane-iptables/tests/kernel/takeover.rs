@@ -9,7 +9,7 @@ use ferry_api::object::{Family, Protocol};
 use ferry_kernel::iptables::{Backend, Table};
 use ferry_kernel::nfacct;
 use ferry_lab::iptables::{create_counters, left_by_upstream};
-use ferry_model::FrontendAddr;
+use ferry_model::{Action, FrontendAddr, FrontendKind, Treatment};
 use ferry_plane::{Delta, Served, SyncEngine, Unit};
 use ferry_plane_iptables::{Features, IptablesCommitLock, IptablesEngine, in_use, names};
 
@@ -222,6 +222,32 @@ fn a_change_that_meets_damage_mends_what_it_needs() {
             now = settle(&mut engine, now);
         }
     });
+}
+
+/// A chain with rules of several Services goes, and Services come one after the other before the repair.
+#[test]
+fn services_that_come_while_a_shared_chain_is_gone_all_stay() {
+    for family in Family::ALL {
+        on(Backend::Nft, family, &|machine: &Machine| {
+            let mut engine = started(machine);
+            machine.iptables("-t filter -F");
+            machine.iptables("-t filter -X");
+            let now = Instant::now();
+            engine.tend(now);
+            for number in [1, 2] {
+                let at = FrontendAddr::Vip(states::address(family, 97, number), 80);
+                let refusing = Treatment::all(Action::Reject);
+                let frontend = states::frontend(FrontendKind::ClusterIp, at, refusing);
+                let none = || pool(family, &[]);
+                let port = states::port(Protocol::Tcp, none(), none(), vec![frontend]);
+                let units = [states::service(&format!("late-{number}"), vec![port])].into();
+                engine.offer(Delta { context: None, units });
+                good(engine.sync(now));
+            }
+            settle(&mut engine, now);
+            assert_same(&machine.read_back(), &wanted(&engine), "all of them");
+        });
+    }
 }
 
 /// Foreign rules in chains that we read: the tool prints none of their rules.
