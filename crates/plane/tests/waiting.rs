@@ -357,3 +357,33 @@ fn units_that_are_tried_apart_from_the_base_follow_it() {
         assert_eq!((outcome.acked.len(), outcome.quarantined.len()), (4, 1), "{outcome:?}");
     }
 }
+
+/// Nothing is notified here: what a pass has read itself must not be forgotten when it fails.
+#[test]
+fn damage_that_a_failed_pass_came_upon_is_repaired() {
+    let no_fault = || Fault::Refuse(Vec::new());
+    // The commit, its reconciliation and the full sync, until one fails.
+    let full = vec![no_fault(), Fault::HalfWay { operations: 0, error: Failing::Drifted }, Fault::Busy];
+    for (faults, lost) in [(vec![no_fault(), Fault::Busy], 1), (full, 5)] {
+        let mut world = World::new();
+        let now = Instant::now();
+        let mut engine = started(&world, now);
+        for vip in [0, lost] {
+            engine.kernel_mut().objects.remove(&ToyKey::Frontend(vip));
+        }
+        engine.kernel_mut().faults.extend(faults);
+        let before = world.delta();
+        world.endpoints[0] = vec![9];
+        engine.offer(world.delta());
+        assert!(engine.sync(now).error.is_some());
+        assert!(engine.kernel().faults.is_empty());
+        // The change is withdrawn.
+        engine.offer(before);
+        for turn in 1..4 {
+            engine.tend(now + turn * SECOND);
+        }
+        for vip in [0, lost] {
+            assert!(engine.kernel().objects.contains_key(&ToyKey::Frontend(vip)), "{vip} of 0 and {lost}");
+        }
+    }
+}

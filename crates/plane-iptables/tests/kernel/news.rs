@@ -167,3 +167,25 @@ fn others_who_keep_writing_elsewhere_keep_nobody_waiting() {
         assert_same(&machine.read_back(), &wanted(&engine), "");
     });
 }
+
+/// The engine comes upon the damage itself, and the run that repairs it fails.
+#[test]
+fn damage_is_not_forgotten_when_its_first_repair_fails() {
+    with_wrapper("-restore", LONG, |machine, wrapper| {
+        let mut engine = started(machine, IptablesCommitLock::default());
+        machine.iptables("-t nat -F");
+        machine.iptables("-t nat -X");
+        // There is no memory for the repair.
+        wrapper.fault(
+            "input=$FOLDER/input\ncat > $input\nif grep -q '^:KUBE-MARK-MASQ' $input; then echo \"iptables-restore: line 2 failed: Memory allocation problem.\" >&2; exit 1; fi\nexec $REAL \"$@\" < $input\n",
+        );
+        let now = Instant::now();
+        engine.offer(change(machine.family, 1));
+        let outcome = engine.sync(now);
+        assert!(outcome.error.is_some(), "{outcome:?}");
+        wrapper.well();
+        settle(&mut engine, now);
+        assert_same(&machine.read_back(), &wanted(&engine), "repaired");
+        engine.each_pending(&mut |unit| panic!("{unit} waits"));
+    });
+}

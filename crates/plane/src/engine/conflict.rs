@@ -10,7 +10,7 @@ use ferry_model::Context;
 use super::{BatchOf, Engine, KeyOf, leave_out};
 use crate::attempt::Change;
 use crate::diff::{difference, difference_to_kernel, wanted_after};
-use crate::{CommitError, Compile, Kernel, Object, Outcome, UnitId};
+use crate::{CommitError, Compile, Extent, Kernel, Object, Outcome, UnitId};
 
 impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
     /// Commits a group again by its actual objects. Other differences among them become drift candidates. Returns the groups
@@ -44,7 +44,13 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         self.keep_found(context, &group.iter().map(|change| &change.id).collect(), &mut batch);
         let reverted = batch.delete.iter().filter(|object| others.contains(&object.key()));
         outcome.unserved.extend(reverted.filter_map(Object::serves));
-        match self.commit(&batch, outcome) {
+        let result = self.commit(&batch, outcome);
+        if result.is_err() {
+            // The kernel half may not report again what it has read.
+            let differing = super::keys(&batch).chain(foreign.iter().cloned()).collect();
+            self.candidates.check(Extent::Keys(differing), now);
+        }
+        match result {
             Ok(()) => {
                 self.unverified.clear();
                 for change in &group {

@@ -37,6 +37,25 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         outcome: &mut Outcome,
     ) -> Result<(), CommitError> {
         outcome.full = true;
+        match self.commit_all(context, now, purpose, outcome) {
+            Ok(true) => Ok(()),
+            Ok(false) => self.sync_changes(context, now, outcome),
+            Err(error) => {
+                // A kernel half may not report again what it has read.
+                self.candidates.check(Extent::All, now);
+                Err(error)
+            }
+        }
+    }
+
+    /// Commits the difference to everything in the kernel; false if changes are left for other commits.
+    fn commit_all(
+        &mut self,
+        context: &Arc<Context>,
+        now: Instant,
+        purpose: Purpose,
+        outcome: &mut Outcome,
+    ) -> Result<bool, CommitError> {
         let mut postponed = BTreeSet::new();
         let mut drifted = false;
         let mut keeps = false;
@@ -61,11 +80,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                     self.unverified.retain(&later);
                     self.adopt(context, &group, spare, outcome);
                     self.candidates.found(None, later, now);
-                    return if postponed.is_empty() && !more && !self.unverified.wants_comparison() {
-                        Ok(())
-                    } else {
-                        self.sync_changes(context, now, outcome)
-                    };
+                    return Ok(postponed.is_empty() && !more && !self.unverified.wants_comparison());
                 }
                 Err(error @ CommitError::Drifted { .. }) if drifted => return Err(error),
                 Err(CommitError::Drifted { .. }) => drifted = true,
