@@ -17,6 +17,15 @@ pub(super) struct Credential {
     pub(super) run: u64,
 }
 
+// === impl Credential ===
+
+impl Credential {
+    /// True if sending these instead of the other ones makes no difference: the same token, or the same run of a plugin.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.run == other.run && self.header == other.header
+    }
+}
+
 /// The header Authorization for a token, without surrounding white space.
 pub(super) fn bearer(token: &str) -> Result<HeaderValue, String> {
     let token = token.trim();

@@ -285,12 +285,15 @@ impl Client {
     /// If there are no credentials, no connection, or no response within the time limit.
     pub async fn send(&self, call: &Call) -> Result<Answer, CallError> {
         let inner = &*self.0;
-        let mut credential = inner.credentials.current().await?;
+        let credential = inner.credentials.current().await?;
         let mut answer = self.send_with(call, &credential).await?;
         if answer.status == 401 && inner.credentials.refused(&credential) {
-            inner.metrics.retried("401", call.verb.method().as_str(), &inner.host);
-            credential = inner.credentials.current().await?;
-            answer = self.send_with(call, &credential).await?;
+            let renewed = inner.credentials.current().await?;
+            // A plugin that has failed leaves the rejected ones, which would be rejected again.
+            if !renewed.is_same(&credential) {
+                inner.metrics.retried("401", call.verb.method().as_str(), &inner.host);
+                answer = self.send_with(call, &renewed).await?;
+            }
         }
         Ok(answer)
     }

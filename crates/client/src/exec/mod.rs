@@ -69,19 +69,20 @@ impl Plugin {
         }
     }
 
-    /// The last credentials, or those of another run if they have expired or were rejected.
+    /// The last credentials, or those of another run if they have expired or were rejected. Where that run fails, the last ones
+    /// stay in use until they expire: the server may have rejected them for a moment only.
     pub(super) async fn credential(&self) -> Result<Credential, CallError> {
         let mut state = self.state.lock().await;
         let paused = state.ended.is_some_and(|ended| ended.elapsed() < self.pause);
-        let expired = state.expires.is_some_and(|at| at <= SystemTime::now());
         let refused = self.refused.load(Ordering::Relaxed) >= state.run;
-        if !paused && (state.credential.is_none() || expired || refused || state.failure.is_some()) {
+        if !paused && (refused || state.failure.is_some() || state.unexpired().is_none()) {
             self.renew(&mut state).await;
         }
-        if let Some(failure) = &state.failure {
-            return Err(CallError::Credentials(failure.clone()));
-        }
-        state.credential.clone().ok_or_else(|| CallError::Credentials("the exec plugin hasn't run yet".to_owned()))
+        let usable = if state.failure.is_some() { state.unexpired() } else { state.credential.as_ref() };
+        usable.cloned().ok_or_else(|| {
+            let failure = state.failure.as_deref().unwrap_or("the exec plugin hasn't run yet");
+            CallError::Credentials(failure.to_owned())
+        })
     }
 
     /// Notes that the server rejected the credentials of this run. True if another run may follow at once.
@@ -106,7 +107,7 @@ impl Plugin {
         };
         match answer {
             Ok(answer) => self.keep(state, answer),
-            Err(failure) => state.failure = Some(failure),
+            Err(failure) => state.complain(failure),
         }
     }
 
@@ -141,6 +142,23 @@ impl Plugin {
             text.push_str(&self.exec.install_hint);
         }
         text
+    }
+}
+
+// === impl ExecState ===
+
+impl ExecState {
+    /// The last credentials, unless they have expired.
+    fn unexpired(&self) -> Option<&Credential> {
+        self.credential.as_ref().filter(|_| self.expires.is_none_or(|at| at > SystemTime::now()))
+    }
+
+    /// Keeps the error of a run. It is logged, once a text, if requests don't fail with it.
+    fn complain(&mut self, failure: String) {
+        if self.unexpired().is_some() && self.failure.as_ref() != Some(&failure) {
+            tracing::warn!(err = failure, "Renewing the credentials failed, keeping the last ones until they expire");
+        }
+        self.failure = Some(failure);
     }
 }
 

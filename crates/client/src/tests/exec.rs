@@ -125,6 +125,52 @@ async fn a_plugin_is_told_what_it_asks_for() {
     assert!(info["spec"]["cluster"]["certificate-authority-data"].as_str().unwrap().len() > 100);
 }
 
+#[tokio::test]
+async fn a_credential_that_has_not_expired_survives_a_plugin_that_fails() {
+    let bench = Bench::new();
+    let setup = bench.client(&printing("\"token\": \"sesame\", \"expirationTimestamp\": \"2999-01-01T00:00:00Z\""), "");
+    assert_eq!(setup.status().await, Ok(200));
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    bench.folder.script("plugin", &format!("{}exit 1", bench.count()));
+    // Nothing but the same credential again: the answer stands, without a second request.
+    bench.server.accept_token(Some("other"));
+    assert_eq!(setup.status().await, Ok(401));
+    assert_eq!(setup.count("retried"), None);
+    assert_eq!(bench.runs(), 1);
+    bench.server.accept_token(Some("sesame"));
+    assert_eq!(setup.status().await, Ok(200));
+    // The plugin is asked again after its pause, and what it returns then is used.
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    assert_eq!(setup.status().await, Ok(200));
+    assert_eq!(bench.runs(), 2);
+    bench.folder.script("plugin", &printing("\"token\": \"open\""));
+    bench.server.accept_token(Some("open"));
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    assert_eq!(setup.status().await, Ok(200));
+}
+
+#[test]
+fn a_failure_of_a_plugin_whose_credential_is_kept_is_logged_once() {
+    let text = logged(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let bench = Bench::new();
+            let setup = bench.client(&printing("\"token\": \"sesame\""), "");
+            assert_eq!(setup.status().await, Ok(200));
+            bench.folder.script("plugin", &format!("{}exit 1", bench.count()));
+            bench.server.accept_token(Some("other"));
+            for runs in [1, 2] {
+                tokio::time::sleep(Duration::from_millis(250)).await;
+                assert_eq!(setup.status().await, Ok(401));
+                assert_eq!(bench.runs(), runs);
+            }
+        });
+    });
+    let lines: Vec<&str> =
+        text.lines().filter(|line| line.contains("Renewing the credentials failed, keeping the last ones")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("failed with exit code 1"), "{lines:?}");
+}
+
 /// Upstream hands plugins its own standard error.
 #[test]
 fn what_a_working_plugin_writes_to_its_standard_error_is_one_line_of_the_log() {
