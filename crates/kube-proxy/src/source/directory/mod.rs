@@ -261,7 +261,9 @@ impl DirectorySource {
         if self.watch.is_none() {
             self.watch_anew(reads);
         }
-        let links = self.files.iter().filter(|(_, seen)| seen.link);
+        // A missing directory says nothing about its links.
+        let is_there = self.watch.is_some();
+        let links = self.files.iter().filter(|(_, seen)| seen.link && is_there);
         let mut count = 0;
         for (name, seen) in links {
             count += 1;

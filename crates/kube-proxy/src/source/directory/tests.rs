@@ -474,6 +474,22 @@ fn a_directory_that_comes_back_is_followed() {
     bench.until(&[("d", "10.0.0.4")]);
 }
 
+/// Links that lead out of the directory are checked by time, but say nothing while the directory itself is missing.
+#[test]
+fn a_missing_directory_keeps_the_objects_of_its_links() {
+    let root = fresh_root();
+    let target = root.join("target.yaml");
+    fs::write(&target, service("a", "10.0.0.1")).unwrap();
+    symlink(&target, root.join("m").join("a.yaml")).unwrap();
+    let mut bench = Bench::at(root);
+    fs::rename(bench.root.join("m"), bench.root.join("old")).unwrap();
+    bench.quiet(Duration::from_millis(300));
+    assert_eq!(bench.have(), [("a", "10.0.0.1")]);
+    // The directory is back without the link, which is thus gone.
+    fs::create_dir(bench.root.join("m")).unwrap();
+    bench.until(&[]);
+}
+
 #[test]
 fn a_path_that_is_a_swapped_link_is_followed() {
     let root = fresh_root();
