@@ -269,7 +269,9 @@ impl DirectorySource {
             count += 1;
             let stamp = Stamp::of(&self.path_of(name)).ok().flatten();
             if stamp.is_none() || stamp != seen.stamp {
-                reads.files.insert(name.clone(), Trust::Settled);
+                // A file that has rested stays so: doubted anew, it would wait for another pause, at each late check.
+                let trust = reads.files.entry(name.clone()).or_insert(Trust::Settled);
+                *trust = (*trust).max(Trust::Settled);
             }
         }
         let pause = if self.watch.is_some() { CHECK_INTERVAL } else { SEARCH };

@@ -225,6 +225,24 @@ fn links_to_files_elsewhere_are_followed() {
     bench.until(&[]);
 }
 
+/// The pause of an emptied file and the check of its link end in the same turn, as on a thread that wakes late.
+#[test]
+fn an_emptied_target_counts_after_a_while_though_its_link_is_checked() {
+    let root = fresh_root();
+    let target = root.join("target.yaml");
+    fs::write(&target, service("a", "10.0.0.1")).unwrap();
+    symlink(&target, root.join("m").join("a.yaml")).unwrap();
+    let mut bench = Bench::at(root);
+    fs::write(&target, "").unwrap();
+    bench.directory.next_check = Instant::now();
+    assert!(bench.directory.changes_within(Duration::ZERO).is_empty());
+    bench.directory.open.get_mut(OsStr::new("a.yaml")).unwrap().written -= LONG_PAUSE;
+    bench.directory.next_check = Instant::now();
+    let events = bench.directory.changes_within(Duration::ZERO);
+    bench.apply(events);
+    assert_eq!(bench.have(), []);
+}
+
 #[test]
 fn a_half_written_file_deletes_nothing() {
     let text = format!("{}---\n{}", service("a", "10.0.0.1"), service("b", "10.0.0.2"));
