@@ -4,6 +4,7 @@ mod bind;
 mod cases;
 mod clusters;
 mod costs;
+mod held;
 mod history;
 mod mode;
 mod twins;

@@ -41,8 +41,12 @@ impl Binding {
             let name: Arc<str> = state.name.as_ref().into();
             let (protocol, service) = (state.protocol, service.name.clone());
             let port = PortId { service, name, protocol, scope: Scope::Cluster };
+            let start = out.len();
             for frontend in &state.frontends {
                 self.frontend(context, (state, &port), frontend, out);
+            }
+            if !out.iter().skip(start).any(|object| matches!(object, BindObject::Port(..))) {
+                out.extend(PortSpec::held(state).map(|spec| BindObject::Port(port, spec)));
             }
         }
     }

@@ -176,6 +176,11 @@ impl PortWriter<'_> {
     /// Writes the service port and its listeners, once its frontends are known.
     fn finish(self) {
         let Self { state, ids, uses, out, .. } = self;
+        if !uses.contains(&true) {
+            let [cluster, _] = ids;
+            out.extend(PortSpec::held(state).map(|spec| UserspaceObject::Port(cluster, spec)));
+            return;
+        }
         for (id, _) in ids.into_iter().zip(uses).filter(|(_, used)| *used) {
             if state.protocol == Protocol::Udp {
                 let door = Door::Datagrams(id.clone());

@@ -169,12 +169,22 @@ fn connections_of_an_endpoint_that_is_listed_outlive_the_grace_period() {
         let to = Family::ALL.map(|family| at_cluster_ip(family, 47));
         let held = Held::open(lab.host(LabMachine::PodB), &to, 3);
         let service = TestService::new("held", 47);
-        for condition in [EndpointCondition::Unready, EndpointCondition::Terminating] {
+        let far_and = |service: &TestService, condition| {
             let endpoints = service.endpoints(ECHO, &[LabMachine::Far]).and(LabMachine::PodA, condition);
-            stage.set(&Manifests::new().with_endpoints(service.clone(), endpoints));
+            Manifests::new().with_endpoints(service.clone(), endpoints)
+        };
+        let stays = |stage: &mut Stage<'_>, manifests: &Manifests, step: &str| {
+            stage.set(manifests);
             std::thread::sleep(slowly(Duration::from_secs(2)));
-            assert!(!held.is_broken(), "{way}{condition:?}");
+            assert!(!held.is_broken(), "{way}{step}");
+        };
+        for condition in [EndpointCondition::Unready, EndpointCondition::Terminating] {
+            stays(&mut stage, &far_and(&service, condition), &format!("{condition:?}"));
         }
+        // No frontend leads to any endpoint.
+        let unready = service.endpoints(ECHO, &[]).and(LabMachine::PodA, EndpointCondition::Unready);
+        stays(&mut stage, &Manifests::new().with_endpoints(service.clone(), unready), "the only endpoint is unready");
+        stays(&mut stage, &held_by(&[LabMachine::PodA]), "the only endpoint is ready again");
         for family in Family::ALL {
             let endpoint = format!("endpoint=\"{}\"", SocketAddr::new(LabMachine::PodA.address(family), ECHO));
             for direction in ["direction=\"to_endpoints\"", "direction=\"to_clients\""] {
@@ -183,10 +193,9 @@ fn connections_of_an_endpoint_that_is_listed_outlive_the_grace_period() {
             }
         }
         let local = service.clone().internal_local();
-        let endpoints = local.endpoints(ECHO, &[LabMachine::PodA, LabMachine::Far]);
-        stage.set(&Manifests::new().with_endpoints(local, endpoints));
-        std::thread::sleep(slowly(Duration::from_secs(2)));
-        assert!(!held.is_broken(), "{way}policy Local");
+        stays(&mut stage, &far_and(&local, EndpointCondition::Ready), "policy Local");
+        stays(&mut stage, &far_and(&local, EndpointCondition::Unready), "policy Local without endpoints here");
+        stays(&mut stage, &far_and(&local, EndpointCondition::Ready), "policy Local with its endpoint again");
         stage.set(&held_by(&[LabMachine::Far]));
         until("the end of the grace", slowly(Duration::from_secs(10)), || held.is_broken());
         held.finish();
