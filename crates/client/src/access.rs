@@ -85,11 +85,6 @@ impl Access {
     pub fn server(&self) -> &str {
         &self.settings.shown
     }
-
-    /// The certificate authorities of the cluster as PEM, as they are at the start; `None` without any.
-    pub fn authorities(&self) -> Option<&[u8]> {
-        self.material.authorities()
-    }
 }
 
 impl fmt::Debug for Access {

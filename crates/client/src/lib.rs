@@ -278,6 +278,12 @@ impl Client {
         }))
     }
 
+    /// The certificate authorities of the cluster as PEM, as new connections trust them: those of the file when it was last read.
+    /// `None` without any.
+    pub fn authorities(&self) -> Option<Vec<u8>> {
+        self.0.transports.authorities()
+    }
+
     /// Sends a request and waits for the head of its response, whatever its status. After a 401, the request is repeated once if
     /// there are newer credentials (a token file, a plugin).
     ///

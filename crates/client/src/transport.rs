@@ -151,6 +151,12 @@ impl Transports {
         self.identity.load(Ordering::Relaxed)
     }
 
+    /// PEM of the cluster's certificate authorities that new connections trust; `None` for the system's.
+    pub(super) fn authorities(&self) -> Option<Vec<u8>> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.material.authorities().map(<[u8]>::to_vec)
+    }
+
     /// Reads the files, and replaces the transport if their content has changed and is usable.
     fn look(&self, state: &mut TransportState) {
         state.looked = Instant::now();

@@ -1,5 +1,6 @@
 //! Opens the source of objects: a directory of manifests or the API server.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -46,8 +47,12 @@ pub struct Opened {
     /// recorder of Events
     pub recorder: Recorder,
     /// the cluster; `None` with manifests
-    pub cluster: Option<ClusterIdentity>,
+    pub cluster: Option<CurrentCluster>,
 }
+
+/// A cluster whose identity can be asked for at any time: its certificate authorities may be replaced while the proxy runs.
+#[derive(Clone)]
+pub struct CurrentCluster(Arc<dyn Fn() -> ClusterIdentity + Send + Sync>);
 
 /// Identity of a cluster, known without asking its API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,13 +95,14 @@ impl Origin {
             }
             Self::Cluster { access, options, streaming_lists } => {
                 let freshness = Arc::new(Freshness::new(Instant::now(), &api::KINDS));
-                let cluster = ClusterIdentity::of(&access);
+                let server = access.server().to_owned();
                 let client = Client::new(*access, *options, metrics.rest.clone())?;
+                let cluster = CurrentCluster::of(server.clone(), client.clone());
                 // Events have a rate limit of their own, as upstream: many events must not delay lists.
                 let own = client.with_own_limit();
                 let (recorder, writer) = events::open(own, &platform::machine_name(), events::EventTiming::default());
                 let setup = api::ApiSetup {
-                    server: cluster.server.clone(),
+                    server,
                     client,
                     node_name: settings.node_name.clone(),
                     freshness: Arc::clone(&freshness),
@@ -116,14 +122,38 @@ impl Origin {
     }
 }
 
+// === impl CurrentCluster ===
+
+impl CurrentCluster {
+    /// The cluster with the identity that this function returns.
+    pub fn new(identity: impl Fn() -> ClusterIdentity + Send + Sync + 'static) -> Self {
+        Self(Arc::new(identity))
+    }
+
+    /// The cluster of this client, whose server has this URL.
+    fn of(server: String, client: Client) -> Self {
+        Self::new(move || ClusterIdentity::of(&server, client.authorities().as_deref()))
+    }
+
+    /// The identity now.
+    pub fn identity(&self) -> ClusterIdentity {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for CurrentCluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CurrentCluster").field(&self.identity()).finish()
+    }
+}
+
 // === impl ClusterIdentity ===
 
 impl ClusterIdentity {
-    /// Of the server that is accessed so.
-    fn of(access: &Access) -> Self {
+    /// Of the server with this URL and these certificate authorities, PEM.
+    fn of(server: &str, authorities: Option<&[u8]>) -> Self {
         let digest = |pem: &[u8]| Sha256::digest(pem).iter().map(|byte| format!("{byte:02x}")).collect();
-        let authorities = access.authorities().map_or_else(String::new, digest);
-        Self { server: access.server().to_owned(), authorities }
+        Self { server: server.to_owned(), authorities: authorities.map_or_else(String::new, digest) }
     }
 }
 
@@ -136,5 +166,48 @@ impl Source {
             Self::Directory(directory) => drop(directory.run(sink)),
             Self::Api(source) => drop(source.run(sink)),
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use ferry_lab::api::Authority;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn replaced_authorities_are_part_of_the_identity() {
+        let folder = std::env::temp_dir().join(format!("ferry-origin-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let [ca, kubeconfig] = ["ca", "kubeconfig"].map(|name| folder.join(name));
+        let [first, second] = ["first", "second"].map(|name| Authority::new(name).certificate());
+        fs::write(&ca, &first).unwrap();
+        let text = "current-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\nusers: [{name: u, user: {}}]\n\
+                    clusters: [{name: k, cluster: {server: 'https://127.0.0.1:1', certificate-authority: ca}}]\n";
+        fs::write(&kubeconfig, text).unwrap();
+        let access = Access::load(kubeconfig.to_str().unwrap(), None).unwrap();
+        let options = client::ClientOptions {
+            content_type: String::new(),
+            accept_content_types: String::new(),
+            qps: -1.0,
+            burst: 0,
+            user_agent: "test".to_owned(),
+            timing: client::TimeLimits { recheck: Duration::ZERO, ..client::TimeLimits::default() },
+        };
+        let client = Client::new(access, options, Metrics::new().unwrap().rest).unwrap();
+        let cluster = CurrentCluster::of("https://127.0.0.1:1".to_owned(), client.clone());
+        let before = cluster.identity();
+        fs::write(&ca, first + &second).unwrap();
+        // Whatever its result, a request reads the files.
+        let path_and_query = "/".to_owned();
+        let call = client::Call { verb: client::Verb::List, resource: "", path_and_query, body: Vec::new().into() };
+        assert!(client.send(&call).await.is_err());
+        let after = cluster.identity();
+        assert_eq!(after, ClusterIdentity::of("https://127.0.0.1:1", Some(&fs::read(&ca).unwrap())));
+        assert_ne!(after, before);
+        fs::remove_dir_all(folder).unwrap();
     }
 }

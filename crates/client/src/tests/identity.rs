@@ -171,10 +171,12 @@ async fn new_authorities_are_trusted_and_watches_go_on() {
         bench.folder.write("ca", "no authority");
         bench.recheck().await;
         assert!(distrusts(bench.setup.status().await));
+        assert_eq!(bench.setup.client.authorities(), Some(lab.certificate().into_bytes()));
         bench.folder.write("ca", &next.certificate());
         bench.recheck().await;
         let before = bench.server.connections();
         assert_eq!(bench.setup.status().await, Ok(200));
+        assert_eq!(bench.setup.client.authorities(), Some(next.certificate().into_bytes()));
         assert_eq!(bench.server.connections(), before + 1, "a new connection, by what is trusted now");
         while let Ok(chunk) = timeout(RECHECK * 4, watch.body.chunk()).await {
             assert!(chunk.unwrap().is_some());

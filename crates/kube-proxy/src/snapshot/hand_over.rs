@@ -15,7 +15,7 @@ use crate::core::{Applied, Desk, Frozen, Restored};
 use crate::health::Freshness;
 use crate::input::Input;
 use crate::metrics::Metrics;
-use crate::origin::ClusterIdentity;
+use crate::origin::CurrentCluster;
 use crate::platform;
 
 /// Both ends of the hand-over: a run takes objects at its start, and gives its own at its end.
@@ -40,11 +40,11 @@ impl ObjectHandOver {
     pub fn new(
         desk: Desk,
         node: &str,
-        cluster: Option<ClusterIdentity>,
+        cluster: Option<CurrentCluster>,
         freshness: Option<Arc<Freshness>>,
     ) -> Option<Self> {
         let (cluster, freshness) = (cluster?, freshness?);
-        let acceptance = Acceptance { cluster, node: node.to_owned(), max_age: None };
+        let acceptance = Acceptance::new(cluster, node, None);
         Some(Self { desk, acceptance, freshness })
     }
 

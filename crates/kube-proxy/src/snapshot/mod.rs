@@ -30,7 +30,7 @@ use crate::events::Recorder;
 use crate::health::Freshness;
 use crate::input::Input;
 use crate::metrics::Metrics;
-use crate::origin::ClusterIdentity;
+use crate::origin::CurrentCluster;
 use crate::threads::{STACK_BYTES, Threads};
 
 /// The snapshot of a configuration, before its thread starts.
@@ -126,7 +126,7 @@ impl SnapshotSetup {
     pub fn new(
         config: &FerryConfiguration,
         node: &str,
-        cluster: Option<ClusterIdentity>,
+        cluster: Option<CurrentCluster>,
         freshness: Option<Arc<Freshness>>,
     ) -> Option<Self> {
         if config.snapshot.is_empty() {
@@ -141,7 +141,7 @@ impl SnapshotSetup {
             return None;
         };
         let max_age = Some(config.snapshot_max_age.to_std()).filter(|age| !age.is_zero());
-        let acceptance = Acceptance { cluster, node: node.to_owned(), max_age };
+        let acceptance = Acceptance::new(cluster, node, max_age);
         let (changed, changes) = sync_channel(1);
         let file = SnapshotFile::new(&config.snapshot);
         Some(Self { file, acceptance, freshness, changed, changes, timing: SnapshotTiming::default() })

@@ -5,12 +5,15 @@ use std::time::{Duration, SystemTime};
 use ferry_api::object::Timestamp;
 use ferry_api::snapshot::{SnapshotError, SnapshotHeader};
 
-use crate::origin::ClusterIdentity;
+use crate::origin::{ClusterIdentity, CurrentCluster};
 
 /// The snapshots that are used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Acceptance {
-    pub(super) cluster: ClusterIdentity,
+    /// for what is written
+    pub(super) cluster: CurrentCluster,
+    /// for what is read: the identity at the start
+    start: ClusterIdentity,
     /// name of this node
     pub(super) node: String,
     /// `None` for no limit
@@ -39,11 +42,17 @@ pub(super) enum SnapshotRefusal {
 // === impl Acceptance ===
 
 impl Acceptance {
+    pub(super) fn new(cluster: CurrentCluster, node: &str, max_age: Option<Duration>) -> Self {
+        Self { start: cluster.identity(), cluster, node: node.to_owned(), max_age }
+    }
+
     /// The header of a snapshot of this node's objects, which the API server confirmed at this time.
     pub(super) fn header(&self, confirmed: SystemTime) -> SnapshotHeader {
+        // The next start reads the authorities' file as it is then.
+        let ClusterIdentity { server, authorities } = self.cluster.identity();
         SnapshotHeader {
-            server: (*self.cluster.server).into(),
-            authorities: (*self.cluster.authorities).into(),
+            server: server.into(),
+            authorities: authorities.into(),
             node: (*self.node).into(),
             confirmed: timestamp(confirmed),
         }
@@ -53,10 +62,10 @@ impl Acceptance {
     /// machine that has no clock of its own before it has reached a time server.
     pub(super) fn check(&self, header: &SnapshotHeader, now: SystemTime) -> Result<Option<Duration>, SnapshotRefusal> {
         let SnapshotHeader { server, authorities, node, confirmed } = header;
-        if **server != *self.cluster.server {
-            return Err(SnapshotRefusal::Server(server.clone(), self.cluster.server.clone()));
+        if **server != *self.start.server {
+            return Err(SnapshotRefusal::Server(server.clone(), self.start.server.clone()));
         }
-        if **authorities != *self.cluster.authorities {
+        if **authorities != *self.start.authorities {
             return Err(SnapshotRefusal::Authorities(server.clone()));
         }
         if **node != *self.node {

@@ -22,6 +22,7 @@ use super::writer::SnapshotWriter;
 use super::*;
 use crate::core::{Core, CoreSetup, EngineHandle, NodeFacts, NodeWait};
 use crate::health::Pulse;
+use crate::origin::ClusterIdentity;
 use crate::report::{ChangeReporter, Reports};
 
 const NODE: &str = "here";
@@ -89,6 +90,11 @@ fn objects() -> Vec<KubeObject> {
     vec![node(), service("a", 80), service("b", 81)]
 }
 
+/// A cluster with these authorities.
+fn cluster(authorities: &'static str) -> CurrentCluster {
+    CurrentCluster::new(move || ClusterIdentity { server: SERVER.to_owned(), authorities: authorities.to_owned() })
+}
+
 fn header(age: Duration) -> SnapshotHeader {
     let confirmed = timestamp(SystemTime::now() - age);
     SnapshotHeader { server: SERVER.into(), authorities: "aa".into(), node: NODE.into(), confirmed }
@@ -109,8 +115,7 @@ impl Bench {
     fn beside(in_use: fn(Family) -> io::Result<bool>) -> Self {
         let folder = Folder::new();
         let file = SnapshotFile::new(folder.0.join("snapshot"));
-        let cluster = ClusterIdentity { server: SERVER.to_owned(), authorities: "aa".to_owned() };
-        let acceptance = Acceptance { cluster, node: NODE.to_owned(), max_age: Some(Duration::from_secs(60)) };
+        let acceptance = Acceptance::new(cluster("aa"), NODE, Some(Duration::from_secs(60)));
         let freshness = Arc::new(Freshness::new(Instant::now(), &crate::source::api::KINDS));
         let mut config = KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() };
         config.apply_platform_defaults();
@@ -539,10 +544,34 @@ fn files_of_others_are_not_replaced() {
     assert!(bench.file.replace(&header(Duration::ZERO), |_| Ok(())).is_err());
 }
 
+/// As a rotation of the authorities appends one to the file, and the next start reads all of it.
+#[test]
+fn what_is_written_after_a_change_of_the_authorities_serves_at_the_next_start() {
+    let mut bench = Bench::new();
+    let rotated = Arc::new(AtomicBool::new(false));
+    let current = Arc::clone(&rotated);
+    bench.acceptance = Acceptance::new(
+        CurrentCluster::new(move || cluster(if current.load(Ordering::Relaxed) { "aabb" } else { "aa" }).identity()),
+        NODE,
+        None,
+    );
+    bench.list(objects());
+    rotated.store(true, Ordering::Relaxed);
+    bench.beside_writer(|signal| {
+        signal.send(()).unwrap();
+        wait_until("snapshot", || bench.read().is_some());
+    });
+    let mut next = Bench::new();
+    next.acceptance = Acceptance::new(cluster("aabb"), NODE, None);
+    fs::copy(bench.file.path(), next.file.path()).unwrap();
+    assert!(next.start().0);
+    assert_eq!(next.services(), ["a", "b"]);
+}
+
 #[test]
 fn only_an_api_server_has_a_snapshot() {
     let config = FerryConfiguration { snapshot: "/snapshot".to_owned(), ..FerryConfiguration::default() };
-    let cluster = ClusterIdentity { server: SERVER.to_owned(), authorities: String::new() };
+    let cluster = cluster("");
     let freshness = Arc::new(Freshness::new(Instant::now(), &[]));
     assert!(
         SnapshotSetup::new(&FerryConfiguration::default(), NODE, Some(cluster.clone()), Some(freshness.clone()))
