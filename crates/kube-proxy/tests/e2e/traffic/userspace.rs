@@ -168,6 +168,12 @@ fn connections_of_an_endpoint_that_is_listed_outlive_the_grace_period() {
         let mut stage = stage(&lab, name, own(&settings), &held_by(&[LabMachine::PodA]));
         let to = Family::ALL.map(|family| at_cluster_ip(family, 47));
         let held = Held::open(lab.host(LabMachine::PodB), &to, 3);
+        let at_pod = |family| format!("endpoint=\"{}\"", SocketAddr::new(LabMachine::PodA.address(family), ECHO));
+        // One that the relay accepts later could get the other endpoint, which leaves.
+        for family in Family::ALL {
+            let open = || stage.proxy.metric("kubeproxy_userspace_endpoint_open_connections", &[&at_pod(family)]);
+            until("all connections", slowly(Duration::from_secs(5)), || open() == 3.0);
+        }
         let service = TestService::new("held", 47);
         let far_and = |service: &TestService, condition| {
             let endpoints = service.endpoints(ECHO, &[LabMachine::Far]).and(LabMachine::PodA, condition);
@@ -186,7 +192,7 @@ fn connections_of_an_endpoint_that_is_listed_outlive_the_grace_period() {
         stays(&mut stage, &Manifests::new().with_endpoints(service.clone(), unready), "the only endpoint is unready");
         stays(&mut stage, &held_by(&[LabMachine::PodA]), "the only endpoint is ready again");
         for family in Family::ALL {
-            let endpoint = format!("endpoint=\"{}\"", SocketAddr::new(LabMachine::PodA.address(family), ECHO));
+            let endpoint = at_pod(family);
             for direction in ["direction=\"to_endpoints\"", "direction=\"to_clients\""] {
                 let bytes = stage.proxy.metric("kubeproxy_userspace_endpoint_bytes_total", &[&endpoint, direction]);
                 assert!(bytes > 0.0, "{way}{family} {endpoint} {direction}");
