@@ -76,9 +76,9 @@ impl PortSpec {
         }
     }
 
-    /// Of a service port that no frontend leads to, with scope [`Scope::Cluster`]: its endpoints may be unready, or on other nodes under
-    /// policy Local, or its frontends those of another Service. Its balancer stays as long as endpoints are in the slices: it knows their
-    /// connections, which stay, too. `None` if there are none, and over UDP, whose associations end with their listener.
+    /// The endpoints of a service port that no frontend leads to, in scope [`Scope::Cluster`]: all are unready, or on other nodes under policy
+    /// Local, or another Service owns the frontends. The balancer, which keeps track of established connections, stays as long as endpoints
+    /// are in the slices. `None` without any, and over UDP, whose associations end with their listener.
     pub(crate) fn held(state: &PortState) -> Option<Self> {
         let is_listed = [&state.cluster, &state.local, &state.lingering].iter().any(|pool| !pool.0.is_empty());
         (is_listed && state.protocol == Protocol::Tcp).then(|| Self::new(state, Scope::Cluster))

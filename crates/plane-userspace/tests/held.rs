@@ -1,5 +1,5 @@
-//! A port whose frontends lead to no endpoint, in both ways: connections to endpoints in the slices stay, so that the balancer, which knows
-//! them, has to stay, too.
+//! Service ports whose frontends lead to no endpoint, in both ways: the balancer stays, with the established connections to endpoints that are
+//! still in the slices.
 
 use ferry_api::object::{Family, Protocol};
 use ferry_conformance::states::{self, pool};
@@ -62,6 +62,19 @@ fn a_port_with_listed_endpoints_stays_where_no_frontend_leads_to_any() {
                 assert_eq!(spec.kept, [pools[1], pools[2]].map(|last| pool(family, last).0));
             }
         }
+    }
+}
+
+/// A process without the right to bind addresses serves nothing at a cluster IP, so there is no connection to keep.
+#[test]
+fn a_port_out_of_reach_holds_nothing() {
+    let none: &[u8] = &[];
+    for family in Family::ALL {
+        let mut state = port(family, Protocol::Tcp, [none, none, &[1]], Action::Reject);
+        state.frontends =
+            state.frontends.iter().filter(|frontend| frontend.kind == FrontendKind::ClusterIp).cloned().collect();
+        let [redirect, bind, confined] = service_ports(family, &state);
+        assert_eq!([redirect.len(), bind.len(), confined.len()], [1, 1, 0]);
     }
 }
 

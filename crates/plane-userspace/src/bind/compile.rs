@@ -22,6 +22,17 @@ pub struct Binding {
     binds: bool,
 }
 
+/// What this process does for a frontend.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reach {
+    /// it has no address for the frontend
+    Absent,
+    /// it doesn't listen: no endpoint may be used
+    Refused,
+    /// it listens
+    Served,
+}
+
 // === impl Binding ===
 
 impl Binding {
@@ -41,27 +52,31 @@ impl Binding {
             let name: Arc<str> = state.name.as_ref().into();
             let (protocol, service) = (state.protocol, service.name.clone());
             let port = PortId { service, name, protocol, scope: Scope::Cluster };
-            let start = out.len();
+            let mut reach = None;
             for frontend in &state.frontends {
-                self.frontend(context, (state, &port), frontend, out);
+                reach = reach.max(Some(self.frontend(context, (state, &port), frontend, out)));
             }
-            if !out.iter().skip(start).any(|object| matches!(object, BindObject::Port(..))) {
-                out.extend(PortSpec::held(state).map(|spec| BindObject::Port(port, spec)));
+            match reach {
+                Some(Reach::Absent | Reach::Served) => {}
+                Some(Reach::Refused) | None => {
+                    out.extend(PortSpec::held(state).map(|spec| BindObject::Port(port, spec)));
+                }
             }
         }
     }
 
+    /// Writes the objects of a frontend.
     fn frontend(
         self,
         context: &Context,
         (state, port): (&PortState, &PortId),
         frontend: &Frontend,
         out: &mut Vec<BindObject>,
-    ) {
+    ) -> Reach {
         let addresses = match frontend.at {
             FrontendAddr::Vip(vip, _) if is_missing(context, vip) => {
                 if !self.binds {
-                    return;
+                    return Reach::Absent;
                 }
                 out.push(BindObject::Address(vip));
                 vec![vip]
@@ -72,8 +87,11 @@ impl Binding {
                 context.node_addresses.iter().filter(serves).copied().collect()
             }
         };
-        if !frontend.has_listener() || addresses.is_empty() {
-            return;
+        if addresses.is_empty() {
+            return Reach::Absent;
+        }
+        if !frontend.has_listener() {
+            return Reach::Refused;
         }
         let (FrontendAddr::Vip(_, number) | FrontendAddr::NodePort(number)) = frontend.at;
         let serves = Serves { port: port.clone(), scopes: by_origin(frontend.treatment), sources: sources(frontend) };
@@ -85,6 +103,7 @@ impl Binding {
             let place = ListenAddress { protocol: state.protocol, address, port: number };
             out.push(BindObject::Listener(place, serves.clone()));
         }
+        Reach::Served
     }
 }
 
