@@ -44,7 +44,7 @@ impl ObjectHandOver {
         freshness: Option<Arc<Freshness>>,
     ) -> Option<Self> {
         let (cluster, freshness) = (cluster?, freshness?);
-        let acceptance = Acceptance::new(cluster, node, None);
+        let acceptance = Acceptance { cluster, node: node.to_owned(), max_age: None };
         Some(Self { desk, acceptance, freshness })
     }
 

@@ -141,7 +141,7 @@ impl SnapshotSetup {
             return None;
         };
         let max_age = Some(config.snapshot_max_age.to_std()).filter(|age| !age.is_zero());
-        let acceptance = Acceptance::new(cluster, node, max_age);
+        let acceptance = Acceptance { cluster, node: node.to_owned(), max_age };
         let (changed, changes) = sync_channel(1);
         let file = SnapshotFile::new(&config.snapshot);
         Some(Self { file, acceptance, freshness, changed, changes, timing: SnapshotTiming::default() })

@@ -10,10 +10,7 @@ use crate::origin::{ClusterIdentity, CurrentCluster};
 /// The snapshots that are used.
 #[derive(Clone, Debug)]
 pub(super) struct Acceptance {
-    /// for what is written
     pub(super) cluster: CurrentCluster,
-    /// for what is read: the identity at the start
-    start: ClusterIdentity,
     /// name of this node
     pub(super) node: String,
     /// `None` for no limit
@@ -42,10 +39,6 @@ pub(super) enum SnapshotRefusal {
 // === impl Acceptance ===
 
 impl Acceptance {
-    pub(super) fn new(cluster: CurrentCluster, node: &str, max_age: Option<Duration>) -> Self {
-        Self { start: cluster.identity(), cluster, node: node.to_owned(), max_age }
-    }
-
     /// The header of a snapshot of this node's objects, which the API server confirmed at this time.
     pub(super) fn header(&self, confirmed: SystemTime) -> SnapshotHeader {
         // The next start reads the authorities' file as it is then.
@@ -62,10 +55,11 @@ impl Acceptance {
     /// machine that has no clock of its own before it has reached a time server.
     pub(super) fn check(&self, header: &SnapshotHeader, now: SystemTime) -> Result<Option<Duration>, SnapshotRefusal> {
         let SnapshotHeader { server, authorities, node, confirmed } = header;
-        if **server != *self.start.server {
-            return Err(SnapshotRefusal::Server(server.clone(), self.start.server.clone()));
+        let cluster = self.cluster.identity();
+        if **server != *cluster.server {
+            return Err(SnapshotRefusal::Server(server.clone(), cluster.server));
         }
-        if **authorities != *self.start.authorities {
+        if **authorities != *cluster.authorities {
             return Err(SnapshotRefusal::Authorities(server.clone()));
         }
         if **node != *self.node {

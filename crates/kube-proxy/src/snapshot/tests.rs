@@ -115,7 +115,8 @@ impl Bench {
     fn beside(in_use: fn(Family) -> io::Result<bool>) -> Self {
         let folder = Folder::new();
         let file = SnapshotFile::new(folder.0.join("snapshot"));
-        let acceptance = Acceptance::new(cluster("aa"), NODE, Some(Duration::from_secs(60)));
+        let max_age = Some(Duration::from_secs(60));
+        let acceptance = Acceptance { cluster: cluster("aa"), node: NODE.to_owned(), max_age };
         let freshness = Arc::new(Freshness::new(Instant::now(), &crate::source::api::KINDS));
         let mut config = KubeProxyConfiguration { mode: "nftables".to_owned(), ..KubeProxyConfiguration::default() };
         config.apply_platform_defaults();
@@ -550,11 +551,8 @@ fn what_is_written_after_a_change_of_the_authorities_serves_at_the_next_start() 
     let mut bench = Bench::new();
     let rotated = Arc::new(AtomicBool::new(false));
     let current = Arc::clone(&rotated);
-    bench.acceptance = Acceptance::new(
-        CurrentCluster::new(move || cluster(if current.load(Ordering::Relaxed) { "aabb" } else { "aa" }).identity()),
-        NODE,
-        None,
-    );
+    bench.acceptance.cluster =
+        CurrentCluster::new(move || cluster(if current.load(Ordering::Relaxed) { "aabb" } else { "aa" }).identity());
     bench.list(objects());
     rotated.store(true, Ordering::Relaxed);
     bench.beside_writer(|signal| {
@@ -562,7 +560,7 @@ fn what_is_written_after_a_change_of_the_authorities_serves_at_the_next_start() 
         wait_until("snapshot", || bench.read().is_some());
     });
     let mut next = Bench::new();
-    next.acceptance = Acceptance::new(cluster("aabb"), NODE, None);
+    next.acceptance.cluster = cluster("aabb");
     fs::copy(bench.file.path(), next.file.path()).unwrap();
     assert!(next.start().0);
     assert_eq!(next.services(), ["a", "b"]);
