@@ -5,12 +5,19 @@ use ferry_lab::api::{ApiServerOptions as Server, Authority, Validity};
 use super::*;
 
 const V1: &str = "client.authentication.k8s.io/v1";
+/// Time between the runs of a plugin in these tests.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// A server that accepts a token, and a folder for plugins.
 struct Bench {
     server: ApiServer,
     folder: Folder,
     cluster: String,
+}
+
+/// Waits until the pause after a run that has ended is over.
+async fn pause_ends() {
+    tokio::time::sleep(PAUSE + Duration::from_millis(50)).await;
 }
 
 impl Bench {
@@ -33,7 +40,7 @@ impl Bench {
         let access = self.folder.access(&self.cluster, &user).unwrap();
         Setup::with(access, |options| {
             options.timing.plugin = Duration::from_millis(700);
-            options.timing.plugin_pause = Duration::from_millis(200);
+            options.timing.plugin_pause = PAUSE;
         })
     }
 
@@ -73,7 +80,7 @@ async fn a_token_of_a_plugin_is_used_until_it_is_refused() {
     assert_eq!(all, (Ok(200), Ok(200), Ok(200), Ok(200)));
     assert_eq!(bench.runs(), 1);
     assert_eq!(setup.count("plugin no_error 0"), Some(1));
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    pause_ends().await;
     bench.folder.write("token", &credential("\"token\": \"open\""));
     bench.server.accept_token(Some("open"));
     assert_eq!(setup.status().await, Ok(200));
@@ -101,7 +108,7 @@ async fn expired_credentials_are_asked_for_again() {
     let script = bench.count() + &printing("\"token\": \"sesame\", \"expirationTimestamp\": \"2999-01-01T00:00:00Z\"");
     let setup = bench.client(&script, "");
     assert_eq!(setup.status().await, Ok(200));
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    pause_ends().await;
     assert_eq!(setup.status().await, Ok(200));
     assert_eq!(bench.runs(), 3);
 }
@@ -130,7 +137,7 @@ async fn a_credential_that_has_not_expired_survives_a_plugin_that_fails() {
     let bench = Bench::new();
     let setup = bench.client(&printing("\"token\": \"sesame\", \"expirationTimestamp\": \"2999-01-01T00:00:00Z\""), "");
     assert_eq!(setup.status().await, Ok(200));
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    pause_ends().await;
     bench.folder.script("plugin", &format!("{}exit 1", bench.count()));
     // Nothing but the same credential again: the answer stands, without a second request.
     bench.server.accept_token(Some("other"));
@@ -140,12 +147,12 @@ async fn a_credential_that_has_not_expired_survives_a_plugin_that_fails() {
     bench.server.accept_token(Some("sesame"));
     assert_eq!(setup.status().await, Ok(200));
     // The plugin is asked again after its pause, and what it returns then is used.
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    pause_ends().await;
     assert_eq!(setup.status().await, Ok(200));
     assert_eq!(bench.runs(), 2);
     bench.folder.script("plugin", &printing("\"token\": \"open\""));
     bench.server.accept_token(Some("open"));
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    pause_ends().await;
     assert_eq!(setup.status().await, Ok(200));
 }
 
@@ -160,7 +167,7 @@ fn a_failure_of_a_plugin_whose_credential_is_kept_is_logged_once() {
             bench.folder.script("plugin", &format!("{}exit 1", bench.count()));
             bench.server.accept_token(Some("other"));
             for runs in [1, 2] {
-                tokio::time::sleep(Duration::from_millis(250)).await;
+                pause_ends().await;
                 assert_eq!(setup.status().await, Ok(401));
                 assert_eq!(bench.runs(), runs);
             }
@@ -240,7 +247,7 @@ async fn failing_plugins_say_why_and_show_no_secret() {
     let setup = bench.client("exit 1", "");
     refused(&setup).await;
     bench.folder.script("plugin", &printing("\"token\": \"sesame\""));
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    pause_ends().await;
     assert_eq!(setup.status().await, Ok(200));
 }
 
@@ -287,11 +294,11 @@ async fn a_certificate_of_a_plugin() {
     let left = expiry.duration_since(SystemTime::now()).unwrap().as_secs();
     assert!((7000..=7200).contains(&left), "{left}");
     // The same certificate again is no change; another one is, and gets connections of its own.
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    pause_ends().await;
     assert_eq!(setup.status().await, Ok(200));
     assert_eq!(bench.server.connections(), 1);
     bench.folder.write("answer", &answer(&second));
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    pause_ends().await;
     assert_eq!(setup.status().await, Ok(200));
     assert_eq!(bench.server.connections(), 2);
     assert_eq!(setup.count("plugin certificate replaced"), Some(1));

@@ -115,8 +115,8 @@ async fn rest(
 ) -> Ending {
     match finish {
         Finish::SourceLost => Ending::Lost(source),
-        // What the lost side has sent before is still delivered. Its reset was reported to the write that failed, so a read finds a
-        // regular end, which it has not sent.
+        // Bytes that the lost side sent before are still delivered. The failed write has taken the error of its reset, so a read finds a
+        // regular end that the peer never sent.
         Finish::SinkLost => {
             let _not_passed_on = other.await;
             Ending::Lost(sink)
@@ -141,7 +141,7 @@ fn pass_on(copied: Result<(), Finish>, sink: &TcpStream) -> Finish {
     match copied {
         Ok(()) => match SockRef::from(sink).shutdown(std::net::Shutdown::Write) {
             Ok(()) => Finish::Closed,
-            // It is gone already. Its reset, if it was one, is left to the read of the other direction.
+            // The sink is gone already. An error of its reset is left for the read of the other direction.
             Err(_gone) => Finish::SinkClosed,
         },
         Err(finish) => finish,

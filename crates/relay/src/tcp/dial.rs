@@ -40,7 +40,7 @@ pub(super) async fn dial(
                 return Ok((stream, endpoint));
             }
             Ok(Err(error)) if system::lacks_resources(&error) => return Err(exhausted(port, context, &error)),
-            // Connections to this endpoint have all local ports, for which it is not to blame. Those to others may have the same.
+            // Local ports are used up towards this endpoint alone, which is not to blame.
             Ok(Err(error)) if system::lacks_local_port(&error) => {
                 choice.discard(&endpoint);
                 without_port = Some(error);

@@ -14,8 +14,8 @@ use socket2::{Domain, Socket, Type};
 #[cfg(target_os = "linux")]
 use crate::kit::run;
 use crate::kit::{
-    Echo, LOOPBACK, Running, config, converses, elsewhere, eventually, greeted, in_each_family, is_refused, is_reset,
-    isolated, port, reset, resident,
+    Echo, LOOPBACK, Running, config, converses, elsewhere, eventually, fill, greeted, in_each_family, is_refused,
+    is_reset, isolated, port, reset, resident,
 };
 
 /// An address that nothing listens at: its socket is bound, so nothing else takes it, and refuses connections.
@@ -269,23 +269,11 @@ fn a_reset_behind_a_slow_reader_ends_the_connection() {
         let relay = Running::new(config());
         let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, LOOPBACK, &port)).unwrap();
         let mut server = slow.accept().unwrap().0;
-        fill(&mut client);
+        fill(std::slice::from_mut(&mut client));
         reset(client);
         eventually("the connection has ended", || relay.totals().open_connections.value() == 0);
         assert!(is_reset(&mut server));
     });
-}
-
-/// Writes until nothing goes through for a while: buffers and pipe are full.
-fn fill(stream: &mut TcpStream) {
-    stream.set_nonblocking(true).unwrap();
-    let block = vec![7; 1 << 20];
-    let mut attempts = 0;
-    while attempts < 50 {
-        attempts = if stream.write(&block).is_ok_and(|count| count > 0) { 0 } else { attempts + 1 };
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    stream.set_nonblocking(false).unwrap();
 }
 
 /// A server answers while its client still sends, and ends with bytes unread, which the kernel makes a reset. Returns what the client
@@ -298,7 +286,8 @@ fn answer_of_a_server_that_resets(loopback: SocketAddr, splice: bool, ends_befor
     let mut client = TcpStream::connect(relay.listen(1, Protocol::Tcp, loopback, &port)).unwrap();
     let mut server = slow.accept().unwrap().0;
     server.write_all(b"answer").unwrap();
-    fill(&mut client);
+    fill(std::slice::from_mut(&mut client));
+    client.set_nonblocking(false).unwrap();
     if ends_before {
         server.shutdown(Shutdown::Write).unwrap();
     }

@@ -142,3 +142,18 @@ pub(crate) fn listener(address: SocketAddr, port: &Arc<Port>) -> Listener {
     let bind = Bind::Address { address, reuse_port: false };
     Listener { protocol: Protocol::Tcp, bind, port: Arc::clone(port) }
 }
+
+/// Writes until nothing goes through for a while, since nothing is read, and returns the number of bytes. The streams are non-blocking from
+/// then on.
+pub(crate) fn fill(streams: &mut [TcpStream]) -> usize {
+    let block = vec![7; 1 << 20];
+    streams.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
+    let (mut written, mut rests) = (0, 0);
+    while rests < 20 {
+        let round: usize = streams.iter_mut().filter_map(|stream| stream.write(&block).ok()).sum();
+        written += round;
+        rests = if round == 0 { rests + 1 } else { 0 };
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    written
+}

@@ -11,7 +11,7 @@ use ferry_relay::{Protocol, RelayConfig};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 
-use crate::kit::{Echo, LOOPBACK, Running, config, converses, eventually, greeted, isolated, port, resident};
+use crate::kit::{Echo, LOOPBACK, Running, config, converses, eventually, fill, greeted, isolated, port, resident};
 
 /// The part that a child of a test plays; children run the test again with it.
 const PART: &str = "FERRY_RELAY_PART";
@@ -121,20 +121,6 @@ fn spacious_listener() -> TcpListener {
     socket.listen(4096).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.into()
-}
-
-/// Writes until nothing goes through for a while, since nobody reads, and returns the bytes.
-fn fill(streams: &mut [TcpStream]) -> usize {
-    let block = vec![7; 1 << 20];
-    streams.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
-    let (mut written, mut rests) = (0, 0);
-    while rests < 20 {
-        let round: usize = streams.iter_mut().filter_map(|stream| stream.write(&block).ok()).sum();
-        written += round;
-        rests = if round == 0 { rests + 1 } else { 0 };
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    written
 }
 
 #[test]

@@ -45,6 +45,15 @@ impl Bench {
         Self::at(root)
     }
 
+    /// A directory with a link to a file elsewhere, `target.yaml`, that has Service `a`.
+    fn linked() -> Self {
+        let root = fresh_root();
+        let target = root.join("target.yaml");
+        fs::write(&target, service("a", "10.0.0.1")).unwrap();
+        symlink(&target, root.join("m").join("a.yaml")).unwrap();
+        Self::at(root)
+    }
+
     fn at(root: PathBuf) -> Self {
         let mut directory = DirectorySource::open(&root.join("m")).unwrap();
         let mut all = Vec::new();
@@ -228,12 +237,8 @@ fn links_to_files_elsewhere_are_followed() {
 /// The pause of an emptied file and the check of its link end in the same turn, as on a thread that wakes late.
 #[test]
 fn an_emptied_target_counts_after_a_while_though_its_link_is_checked() {
-    let root = fresh_root();
-    let target = root.join("target.yaml");
-    fs::write(&target, service("a", "10.0.0.1")).unwrap();
-    symlink(&target, root.join("m").join("a.yaml")).unwrap();
-    let mut bench = Bench::at(root);
-    fs::write(&target, "").unwrap();
+    let mut bench = Bench::linked();
+    fs::write(bench.root.join("target.yaml"), "").unwrap();
     bench.directory.next_check = Instant::now();
     assert!(bench.directory.changes_within(Duration::ZERO).is_empty());
     bench.directory.open.get_mut(OsStr::new("a.yaml")).unwrap().written -= LONG_PAUSE;
@@ -495,11 +500,7 @@ fn a_directory_that_comes_back_is_followed() {
 /// Links that lead out of the directory are checked by time, but say nothing while the directory itself is missing.
 #[test]
 fn a_missing_directory_keeps_the_objects_of_its_links() {
-    let root = fresh_root();
-    let target = root.join("target.yaml");
-    fs::write(&target, service("a", "10.0.0.1")).unwrap();
-    symlink(&target, root.join("m").join("a.yaml")).unwrap();
-    let mut bench = Bench::at(root);
+    let mut bench = Bench::linked();
     fs::rename(bench.root.join("m"), bench.root.join("old")).unwrap();
     bench.quiet(Duration::from_millis(300));
     assert_eq!(bench.have(), [("a", "10.0.0.1")]);
