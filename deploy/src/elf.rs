@@ -1,4 +1,4 @@
-//! The one fact about an executable that a package depends on: whether it needs a dynamic linker.
+//! Checks whether an executable needs a dynamic linker.
 
 use std::path::Path;
 

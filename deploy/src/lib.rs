@@ -1,6 +1,6 @@
 //! Builds the parts of a release from the executable and the flag table: for `cargo xt package` and the tests.
 //!
-//! - [`values`] knows which values a flag takes, beyond its syntax; [`completions`] and [`man`] are generated from it and from
+//! - [`values`] lists the values that a flag takes, beyond its syntax; [`completions`] and [`man`] are generated from it and from
 //!   the flag table of [`ferry_kube_proxy::cli`].
 //! - [`debian`] builds the package from the files in `deploy/debian`.
 //! - [`components`] lists the libraries in the executable, as CycloneDX.

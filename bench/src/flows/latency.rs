@@ -1,5 +1,5 @@
-//! Measures how long after a change of rules a client with a constant UDP source port reaches the new endpoint: one that is
-//! answered, and one that never is.
+//! Measures how long after a change of rules a client with a constant UDP source port reaches the new endpoint, for a client that gets
+//! answers and for one that gets none.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;

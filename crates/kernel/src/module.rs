@@ -1,4 +1,4 @@
-//! Kernel modules: whether one is in the running kernel or could be loaded, and what an operator has to do if it is not. Reads
+//! Detects if a kernel module is in the running kernel or could be loaded, and advises the operator if it is not. Reads
 //! files only, and loads nothing.
 
 use std::fmt;

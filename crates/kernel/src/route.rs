@@ -1,5 +1,5 @@
-//! Routes of type `local`: they make an address one of this machine's without giving it to an interface, so that it is never the
-//! source of a connection to another machine. A protocol number of their own tells them from those of the kernel and of others.
+//! Routes of type `local`: they make an address local to this machine without adding it to an interface, so that it is never the
+//! source of a connection to another machine. They have a protocol number of their own, unlike those of the kernel and of other programs.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,4 +1,4 @@
-//! The node's primary IP family and its addresses, and what a configuration says of a family that the node doesn't have.
+//! The node's primary IP family and its addresses, and diagnostics of configured fields of a family that the node doesn't have.
 
 use std::fmt;
 use std::net::IpAddr;

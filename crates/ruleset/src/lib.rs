@@ -1,5 +1,5 @@
 //! The vocabulary of modes that own an nf_tables table: rules as expressions and text, keys as bytes, sets of source ranges, errors
-//! by operation, foreign changes, and a tracer. What the table contains is the mode's: this crate knows no name of a chain or set.
+//! by operation, foreign changes, and a tracer. The content of the table is the mode's: this crate contains no name of a chain or set.
 //!
 //! - Names: [`names!`] declares those of the constant chains and sets, [`id`] makes those with a hash.
 //! - Rules: [`rules`] writes them, [`rule`] compares them with what the kernel holds.

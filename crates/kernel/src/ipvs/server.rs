@@ -1,4 +1,4 @@
-//! Virtual servers: what identifies one, its settings, and its statistics.
+//! Virtual servers: identity, settings and statistics.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

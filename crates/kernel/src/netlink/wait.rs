@@ -1,4 +1,4 @@
-//! Waits for notifications.
+//! Waits until a netlink socket has notifications to read, with or without a time limit.
 
 use std::io;
 use std::os::fd::BorrowedFd;

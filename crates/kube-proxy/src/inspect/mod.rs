@@ -1,7 +1,7 @@
 //! Subcommands that print and compare the desired state of a source's objects, resolved by the same core as in a run.
 //!
 //! `objects` reads a source once, `desired` has the core resolve it. `render` prints it as a mode would have it in the kernel; `explain`
-//! says what happens to connections, and why. `plan` compares objects with this machine's kernel, `verify` what
+//! prints the treatment of connections, and its reasons. `plan` compares objects with this machine's kernel, `verify` what
 //! packets meet there, and `trace` takes the packet of one `connection` through it, by `engines` that only show; `comparison` prints all
 //! three. Nothing here changes the machine.
 

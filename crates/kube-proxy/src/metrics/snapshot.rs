@@ -1,4 +1,4 @@
-//! The file that keeps the objects of the API server. Ferry's own metrics.
+//! Metrics of the snapshot, the file that keeps the objects of the API server. They are Ferry's own.
 
 use std::time::SystemTime;
 

@@ -1,4 +1,4 @@
-//! Prints the states of proxies.
+//! Formats the states of the proxies of all nodes as a table, and the state of one as details.
 
 use ferry_kernel::text::{escaped, in_one_line};
 

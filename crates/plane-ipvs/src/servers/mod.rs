@@ -2,7 +2,7 @@
 //!
 //! IPVS has no transactions: commands of a batch go out together, and each takes effect or is refused on its own. A new server
 //! is created and then filled; a changed one is compared with the kernel's (`plan`). An endpoint that goes may drain (`drain`).
-//! `ledger` tells at a start which servers are ours, `admission` which may be taken over where one is to be created. `drift` looks
+//! `ledger` determines at a start which servers are ours, `admission` which may be taken over where one is to be created. `drift` looks
 //! for foreign changes, at the pace of `looks`, `schedulers` replaces those that the kernel lacks, and `forwarding` reports a node that doesn't
 //! forward IPv6.
 

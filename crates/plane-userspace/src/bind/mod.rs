@@ -5,7 +5,7 @@
 //! 2. Two layers commit them: the addresses, on Linux by `routes.rs`, elsewhere by `interface.rs`, below `listeners.rs`, so that an address
 //!    is there before a listener serves it.
 //!
-//! `kernel.rs` puts the layers together. `origin.rs` tells by its address where a client is. `trace.rs` simulates the objects on a packet, `render.rs` prints them, `hint.rs`
+//! `kernel.rs` puts the layers together. `origin.rs` determines where a client is by its address. `trace.rs` simulates the objects on a packet, `render.rs` prints them, `hint.rs`
 //! narrows down the units that may want a key.
 
 mod compile;

@@ -37,7 +37,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 continue;
             }
             if self.lacks_base(&group) {
-                // A group that was split off from the base's, which is tried first.
+                // A group that was split off from that of the base waits until the base was tried.
                 if groups.iter().flatten().any(|change| change.id == UnitId::Base) {
                     groups.insert(0, group);
                 }

@@ -5,7 +5,7 @@
 //!   keys and ranks.
 //! - `encode` writes the table's part of a batch as transactions, `read` reads it back, `probe` tests once whether the kernel supports
 //!   the table.
-//! - [`InTable`] (`membership.rs`) tells the table's objects from others of the mode.
+//! - [`InTable`] (`membership.rs`) separates the table's objects from others of the mode.
 //! - [`TableLayer`] (`layer.rs`) is the layer that does all this for a mode whose other objects live elsewhere.
 //! - `draw` prints the table, for people and golden files; `refer` lists references, for tests.
 

@@ -1,4 +1,4 @@
-//! This program as a process: its memory, its profile, and the next run in its place.
+//! This program as a process: its memory, its CPU profile, and its replacement by another run of the executable.
 
 use std::io;
 use std::os::fd::OwnedFd;

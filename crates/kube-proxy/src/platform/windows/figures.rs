@@ -1,4 +1,4 @@
-//! Asks the system for the figures of this process.
+//! Reads the processor time, memory and start of this process from the system.
 
 use std::time::SystemTime;
 

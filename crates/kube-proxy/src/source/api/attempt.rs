@@ -16,7 +16,7 @@ pub(super) struct Attempt {
     /// time of the response's head
     pub(super) answered: Option<Instant>,
     /// time of the first byte of the body
-    pub(super) heard: Option<Instant>,
+    pub(super) first_byte: Option<Instant>,
     /// the response has delivered something new
     pub(super) progress: bool,
 }

@@ -208,14 +208,14 @@ impl RequestPlan {
     }
 
     /// Notes received bytes.
-    pub(super) fn heard(&mut self, now: Instant) {
-        self.attempt.heard.get_or_insert(now);
+    pub(super) fn received_bytes(&mut self, now: Instant) {
+        self.attempt.first_byte.get_or_insert(now);
         self.deaf = Duration::ZERO;
     }
 
     /// True if bytes of this step's response have been received.
-    pub(super) fn is_heard(&self) -> bool {
-        self.attempt.heard.is_some()
+    pub(super) fn has_first_byte(&self) -> bool {
+        self.attempt.first_byte.is_some()
     }
 
     /// True if the step is a check.
@@ -300,7 +300,7 @@ impl RequestPlan {
             return AttemptResult::GoOn(Duration::ZERO);
         }
         self.interrupted |= self.is_complete() && attempt.is_interrupted(failure.as_ref(), now);
-        let (steady, live) = (self.is_complete() && lasted(attempt.answered), lasted(attempt.heard));
+        let (steady, live) = (self.is_complete() && lasted(attempt.answered), lasted(attempt.first_byte));
         let worked = attempt.progress || steady;
         if worked {
             self.works();
@@ -355,7 +355,9 @@ impl RequestPlan {
 
     /// True if open watches have been silent for too long in total.
     fn is_deaf(&mut self, now: Instant) -> bool {
-        let Attempt { answered: Some(answered), heard: None, checking: false, .. } = self.attempt else { return false };
+        let Attempt { answered: Some(answered), first_byte: None, checking: false, .. } = self.attempt else {
+            return false;
+        };
         if self.is_complete() {
             self.deaf += now.saturating_duration_since(answered);
         }
@@ -371,7 +373,7 @@ impl RequestPlan {
         let attempt = self.attempt;
         if !self.is_complete() {
             self.list_failed(failure.cause, now);
-        } else if failure.cause == FailureCause::Silent && attempt.heard.is_none() {
+        } else if failure.cause == FailureCause::Silent && attempt.first_byte.is_none() {
             self.mute = self.mute.saturating_add(1);
         }
         self.away |= self.listed && failure.cause.is_absence();

@@ -292,7 +292,7 @@ impl Reflector {
     /// The next bytes of a body. While the core is busy, this kind waits and reads nothing; that doesn't count as the server's
     /// silence, which is measured from this call.
     pub(super) async fn chunk(&mut self, body: &mut Body, silence: Duration) -> Result<Option<Bytes>, RequestFailure> {
-        let is_first = self.turn.is_some() && !self.plan.is_checking() && !self.plan.is_heard();
+        let is_first = self.turn.is_some() && !self.plan.is_checking() && !self.plan.has_first_byte();
         let early = if is_first { timeout(self.timing.verdict.min(silence), body.chunk()).await.ok() } else { None };
         let chunk = if let Some(chunk) = early {
             Ok(chunk)
@@ -308,7 +308,7 @@ impl Reflector {
         let chunk = chunk?;
         if chunk.is_some() {
             let now = Instant::now();
-            self.plan.heard(now);
+            self.plan.received_bytes(now);
             self.freshness.contact(self.resource.kind, now);
         }
         Ok(chunk)

@@ -474,13 +474,13 @@ fn what_keeps_bytes_back_gets_short_streams() {
     // all comes at the end
     bench.answered();
     bench.pass(32 * SECOND);
-    bench.plan.heard(bench.now);
+    bench.plan.received_bytes(bench.now);
     bench.plan.advanced("101".into());
     assert!(matches!(bench.plan.ended(None, bench.now), AttemptResult::GoOn(_)));
     assert_eq!(seconds(bench.begin()), 32);
     // now it comes when it happens
     bench.answered();
-    bench.plan.heard(bench.now);
+    bench.plan.received_bytes(bench.now);
     bench.pass(32 * SECOND);
     assert!(matches!(bench.plan.ended(None, bench.now), AttemptResult::GoOn(_)));
     assert!(seconds(bench.begin()) >= 300);
@@ -621,7 +621,7 @@ fn assert_goes_on(bench: &mut Bench) {
         assert_eq!(watch_version(&step), "100", "no list");
         bench.answered();
         bench.pass(400 * SECOND);
-        bench.plan.heard(bench.now);
+        bench.plan.received_bytes(bench.now);
         assert!(matches!(bench.plan.ended(None, bench.now), AttemptResult::GoOn(_)));
     }
 }
