@@ -75,11 +75,14 @@ impl IptablesKernel {
     fn read_all(&mut self) -> Result<Vec<IptObject>, CommitError> {
         self.note_changes()?;
         let changed = self.variant.take_changed(&Table::ALL.into());
-        let Found { mut objects, mirror, unreadable } =
-            self.variant.tables(&self.tool, &Table::ALL).map_err(|failure| {
-                self.variant.put_back(changed);
-                of_failure(failure)
-            })?;
+        let mut found = self.variant.tables(&self.tool, &Table::ALL).map_err(|failure| {
+            self.variant.put_back(changed);
+            of_failure(failure)
+        })?;
+        if let Some(known) = self.knowledge.known() {
+            found.complete_hidden(self.tool.family(), &known.mirror);
+        }
+        let Found { mut objects, mirror, unreadable } = found;
         self.knowledge = Knowledge::of_all(mirror, unreadable);
         self.count_rules();
         objects.extend(self.route_localnet());
@@ -91,8 +94,9 @@ impl IptablesKernel {
         let mut objects = Vec::new();
         if !chains.is_empty() {
             self.note_changes()?;
-            let found = self.variant.chains(&self.tool, &chains).map_err(of_failure)?;
+            let mut found = self.variant.chains(&self.tool, &chains).map_err(of_failure)?;
             if let Some(known) = self.knowledge.known() {
+                found.complete_hidden(self.tool.family(), &known.mirror);
                 // Differences in these chains that were not requested would be hidden from now on.
                 let differing = drift::differing(&known.mirror, &found, &chains);
                 known.renew(&chains, found.mirror, differing, keys);
@@ -127,8 +131,9 @@ impl IptablesKernel {
         let Some(known) = self.knowledge.known().filter(|_| !tables.is_empty()) else { return Ok(()) };
         let begin = Instant::now();
         match self.variant.tables(&self.tool, &tables.iter().copied().collect::<Vec<_>>()) {
-            Ok(found) => {
+            Ok(mut found) => {
                 self.variant.was_read(&tables, begin.elapsed());
+                found.complete_hidden(self.tool.family(), &known.mirror);
                 known.differ(drift::keys_in(&known.mirror, &found, &tables));
                 Ok(())
             }
@@ -158,7 +163,11 @@ impl IptablesKernel {
                 known.possible_drift.unreported.extend(lost);
                 touched.chains.extend(base::shared_chains());
             }
-            drift::keys(&known.mirror, &touched.chains, |shared| variant.chains(tool, shared))
+            drift::keys(&known.mirror, &touched.chains, |shared| {
+                let mut found = variant.chains(tool, shared)?;
+                found.complete_hidden(tool.family(), &known.mirror);
+                Ok(found)
+            })
         });
         let keys = match looked {
             Ok(keys) => keys,

@@ -39,6 +39,9 @@ pub(crate) struct ChainDigest {
 #[derive(Debug, Default)]
 pub(crate) struct SharedChain {
     exists: bool,
+    /// The tool can't print it, because of another program's rule: the owners' rules are those that were known before. Any change writes all
+    /// of them.
+    hidden: bool,
     owned: BTreeMap<RuleOwner, PrintedRules>,
     rules: usize,
 }
@@ -169,6 +172,11 @@ impl SharedChain {
         self.rules
     }
 
+    /// True if the tool can't print its rules.
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.hidden
+    }
+
     fn put(&mut self, owner: RuleOwner, lines: PrintedRules) -> (usize, usize) {
         let added = lines.count();
         let removed = self.owned.insert(owner, lines).map_or(0, |before| before.count());
@@ -276,6 +284,31 @@ impl Mirror {
         }
     }
 
+    /// The tool can't print the rules of this chain.
+    pub(crate) fn hide(&mut self, id: ChainId) {
+        self.shared_chains.entry(id).or_default().hidden = true;
+    }
+
+    /// All rules of this chain were written.
+    fn show(&mut self, id: ChainId) {
+        if let Some(chain) = self.shared_chains.get_mut(&id) {
+            chain.hidden = false;
+        }
+    }
+
+    /// The rules that `known` has in the chains that the tool can't print here. They become part of this mirror, too.
+    pub(crate) fn complete_hidden(&mut self, known: &Self) -> Vec<(OwnedRulesKey, PrintedRules)> {
+        let hidden: Vec<ChainId> =
+            self.shared_chains.iter().filter(|(_, chain)| chain.hidden).map(|(id, _)| *id).collect();
+        let rules_of = |chain: ChainId| {
+            let owned = known.shared_chain(chain).into_iter().flat_map(SharedChain::owned);
+            owned.map(move |(owner, lines)| (OwnedRulesKey { chain, owner: *owner }, lines.clone()))
+        };
+        let all: Vec<_> = hidden.into_iter().flat_map(rules_of).collect();
+        all.iter().for_each(|(key, lines)| self.put_owned(*key, lines.clone()));
+        all
+    }
+
     fn take_shared_chain(&mut self, id: ChainId) {
         let Some(place) = self.shared_chains.remove(&id) else { return };
         self.resize(id.table, |size| {
@@ -296,6 +329,8 @@ impl Mirror {
 
     /// The batch was written; these chains are empty, but could not be removed.
     pub(crate) fn apply(&mut self, family: Family, batch: &Batch<IptObject>, stuck: &BTreeSet<ChainId>) {
+        let all = batch.create.iter().chain(&batch.replace).chain(&batch.delete);
+        all.filter_map(object::with_rules_in).for_each(|chain| self.show(chain));
         for object in batch.create.iter().chain(&batch.replace) {
             match object {
                 IptObject::Chain(id, rules) => self.put_chain(*id, rules),
@@ -342,6 +377,9 @@ impl Mirror {
             }
             for (owner, lines) in place.owned {
                 self.put_owned(OwnedRulesKey { chain: *id, owner }, lines);
+            }
+            if place.hidden {
+                self.hide(*id);
             }
         }
     }

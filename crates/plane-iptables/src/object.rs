@@ -238,6 +238,14 @@ impl Object for IptObject {
     }
 }
 
+/// The shared chain whose rules this object is some of.
+pub(crate) fn with_rules_in(object: &IptObject) -> Option<ChainId> {
+    match object {
+        IptObject::OwnedRules(OwnedRulesKey { chain, .. }, _) | IptObject::ForeignRule(chain, _) => Some(*chain),
+        IptObject::Chain(..) | IptObject::SharedChain(_) | IptObject::RouteLocalnet => None,
+    }
+}
+
 /// True if the kubelet or other programs may rely on this object too: it is never deleted, as in upstream. Without the loopback
 /// guard, `route_localnet` would let neighbours reach listeners on loopback (CVE-2020-8558).
 pub fn is_shared(object: &IptObject) -> bool {

@@ -15,6 +15,9 @@ use crate::object::{ChainId, ChainRules, IptObject, OwnedRulesKey, RuleOwner};
 /// The target of a rule that can't be parsed. No compiled rule has it, so the rule always differs.
 const UNPARSABLE: IptablesChainName = IptablesChainName::literal("?");
 
+/// Stands for the rule of another program because of which the tool can't print a shared chain. No tool finds a rule by this text.
+const HIDING: &str = "(a rule that iptables can't print)";
+
 /// Builds objects from lines.
 #[derive(Debug)]
 pub(crate) struct Sorter {
@@ -105,10 +108,16 @@ impl Sorter {
 
     /// Adds a chain that the tool can't print, with the rules that are known to be in it.
     pub(crate) fn hidden(&mut self, name: IptablesChainName, shared: Vec<(OwnedRulesKey, Rule)>) {
-        if ChainOwnership::of(ChainId { table: self.table, name }) == Some(ChainOwnership::Own) {
+        let id = ChainId { table: self.table, name };
+        let ownership = ChainOwnership::of(id);
+        if ownership == Some(ChainOwnership::Own) {
             return self.own(name, vec![unparsable()]);
         }
         self.chain(name);
+        if ownership == Some(ChainOwnership::Shared) {
+            self.mirror.hide(id);
+            self.objects.push(IptObject::ForeignRule(id, HIDING.into()));
+        }
         for (key, rule) in shared {
             self.mirror.put_owned(key, PrintedRules::of(self.family, std::slice::from_ref(&rule)));
             self.objects.push(IptObject::OwnedRules(key, [rule].into()));
@@ -165,15 +174,25 @@ impl Sorter {
         if shared.overtaken {
             shared.misplace_last();
         }
-        for (owner, (mut rules, lines)) in shared.owners {
+        for (owner, (rules, lines)) in shared.owners {
             let key = OwnedRulesKey { chain, owner };
-            if matches!(owner, RuleOwner::HealthCheck(..)) {
-                rules.sort_unstable();
-            }
             self.mirror.put_owned(key, PrintedRules::new(lines));
-            self.objects.push(IptObject::OwnedRules(key, rules.into()));
+            self.objects.push(owned(key, rules));
         }
         self.objects.extend(shared.foreign.into_iter().map(|text| IptObject::ForeignRule(chain, text)));
+    }
+}
+
+// === impl Found ===
+
+impl Found {
+    /// Adds what was known before of shared chains that the tool can't print. The rule that hides them is reported as foreign, so they are
+    /// written anew, with these rules.
+    pub(crate) fn complete_hidden(&mut self, family: Family, known: &Mirror) {
+        for (key, lines) in self.mirror.complete_hidden(known) {
+            let rules = lines.iter().filter_map(|line| Rule::parse(family, line)).collect();
+            self.objects.push(owned(key, rules));
+        }
     }
 }
 
@@ -214,6 +233,14 @@ impl RulesByOwner {
 /// True if the kubelet may have added the rule too, a second time.
 fn is_kubelets(owner: RuleOwner) -> bool {
     matches!(owner, RuleOwner::Guard | RuleOwner::Jump(names::FIREWALL))
+}
+
+/// An owner's rules as an object: those of health checks in any order, the others in that of their chain.
+fn owned(key: OwnedRulesKey, mut rules: Vec<Rule>) -> IptObject {
+    if matches!(key.owner, RuleOwner::HealthCheck(..)) {
+        rules.sort_unstable();
+    }
+    IptObject::OwnedRules(key, rules.into())
 }
 
 fn push_line(lines: &mut String, text: &str) {

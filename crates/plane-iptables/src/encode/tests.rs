@@ -513,3 +513,31 @@ fn what_goes_with_its_place_does_not_go_again() {
     let script = text(Backend::Nft, &delete(vec![foreign]), &mirror);
     assert_eq!(script, "*filter\n-D KUBE-SERVICES -j RETURN\nCOMMIT\n");
 }
+
+/// Also a change without a rule to delete, and the deletion of the rule that hides the others, which has no text.
+#[test]
+fn a_chain_that_cannot_be_printed_is_written_anew_with_all_its_rules() {
+    let target = |number: usize| Target::Jump(endpoint_chain(number).name);
+    let known = || vec![vip(services(), 1, 80, target(1)), vip(services(), 2, 80, target(2)), node_ports()];
+    let hidden = || {
+        let mut mirror = after(known());
+        mirror.hide(services());
+        mirror
+    };
+    let rules = |text: &str| text.lines().filter(|line| line.starts_with("-A KUBE-SERVICES")).count();
+    let foreign = IptObject::ForeignRule(services(), "(a rule that iptables can't print)".into());
+    for (batch, wanted) in [
+        (create(vec![vip(services(), 3, 80, target(3))]), 4),
+        (delete(vec![vip(services(), 2, 80, target(2))]), 2),
+        (delete(vec![foreign]), 3),
+        (create(vec![vip(services(), 2, 80, target(2))]), 3),
+    ] {
+        let mut mirror = hidden();
+        let written = text(Backend::Nft, &batch, &mirror);
+        assert!(written.contains(":KUBE-SERVICES") && rules(&written) == wanted, "{written}");
+        assert!(!written.contains("-D KUBE-SERVICES") && !written.contains("-I KUBE-SERVICES"), "{written}");
+        assert!(written.trim_end().ends_with("-A KUBE-SERVICES -j KUBE-NODEPORTS\nCOMMIT"), "{written}");
+        mirror.apply(V4, &batch, &BTreeSet::new());
+        assert!(mirror.shared_chain(services()).is_some_and(|chain| !chain.is_hidden() && chain.rules() == wanted));
+    }
+}

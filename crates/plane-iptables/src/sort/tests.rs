@@ -141,8 +141,34 @@ fn a_chain_that_the_tool_cannot_print_differs_or_has_the_rules_that_are_known() 
     sorter.hidden(shared.name, vec![(key, rule.clone())]);
     let Found { objects, mirror, .. } = sorter.found();
     let damaged = IptObject::Chain(own, ChainRules([unparsable()].into()));
-    assert_eq!(objects, [damaged, IptObject::SharedChain(shared), IptObject::OwnedRules(key, [rule].into())]);
+    let hiding = IptObject::ForeignRule(shared, HIDING.into());
+    assert_eq!(objects, [damaged, IptObject::SharedChain(shared), hiding, IptObject::OwnedRules(key, [rule].into())]);
     assert!(mirror.chain(own).is_some() && mirror.shared_chain(shared).is_some() && mirror.owned(&key).is_some());
+}
+
+#[test]
+fn a_shared_chain_that_the_tool_cannot_print_keeps_the_rules_that_were_known() {
+    let mut sorter = Sorter::new(Family::V4);
+    sorter.begin(Table::Nat);
+    sorter.chain(names::SERVICES);
+    assert!(sorter.rule(names::SERVICES, DISPATCH.trim_start_matches("KUBE-SERVICES ")));
+    sorter.end();
+    let before = sorter.found();
+    let mut sorter = Sorter::new(Family::V4);
+    sorter.begin(Table::Nat);
+    sorter.hidden(names::SERVICES, Vec::new());
+    let mut hidden = sorter.found();
+    hidden.complete_hidden(Family::V4, &before.mirror);
+    let chain = ChainId { table: Table::Nat, name: names::SERVICES };
+    assert_eq!(before.objects.len(), 2);
+    for object in &before.objects {
+        assert!(hidden.objects.contains(object), "{object:?}");
+    }
+    assert!(hidden.objects.contains(&IptObject::ForeignRule(chain, HIDING.into())));
+    let of = |found: &Found| found.mirror.shared_chain(chain).map(|chain| (chain.is_hidden(), chain.owned().clone()));
+    let (was_hidden, owned) = of(&before).unwrap();
+    assert!(!was_hidden && owned.len() == 1);
+    assert_eq!(of(&hidden), Some((true, owned)));
 }
 
 #[test]

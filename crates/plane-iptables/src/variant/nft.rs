@@ -182,8 +182,8 @@ fn list(tool: &Tool, sorter: &mut Sorter, chain: ChainId) -> Result<(), ToolFail
     other.map_or(Ok(()), |other| Err(read::unexpected(tool, other)))
 }
 
-/// Our rules in a chain that the tool can't print and that others use too. A shared chain of ours counts as empty: it is written
-/// anew.
+/// Our rules in a chain that the tool can't print and that others use too. Those of a shared chain of ours are the ones that were known
+/// before: it is written anew.
 fn entries_of(tool: &Tool, chain: ChainId) -> Result<Vec<(OwnedRulesKey, Rule)>, ToolFailure> {
     let mut entries = base::JUMPS.iter().map(|jump| (jump.key(), jump.rule())).collect::<Vec<_>>();
     if let IptObject::OwnedRules(key, rules) = base::guard() {

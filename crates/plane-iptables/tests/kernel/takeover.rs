@@ -11,7 +11,8 @@ use ferry_kernel::nfacct;
 use ferry_lab::iptables::{create_counters, left_by_upstream};
 use ferry_model::{Action, FrontendAddr, FrontendKind, Treatment};
 use ferry_plane::{Delta, Served, SyncEngine, Unit};
-use ferry_plane_iptables::{Features, IptablesCommitLock, IptablesEngine, in_use, names};
+use ferry_plane_iptables::object::{ChainId, OwnedRulesKey};
+use ferry_plane_iptables::{Features, IptObject, IptablesCommitLock, IptablesEngine, in_use, names};
 
 use crate::machine::{FEATURES, Machine, assert_same, inside, on, settle, wanted};
 use ferry_conformance::good;
@@ -284,6 +285,56 @@ fn rules_of_nft_in_chains_that_are_looked_at_keep_nobody_from_being_served() {
             Box::new(engine).retire(&mut Vec::new()).unwrap();
             let left = machine.read_back();
             assert!(left.iter().all(ferry_plane::Object::spare), "{left:?}");
+        });
+    }
+}
+
+/// The number of rules in table nat's `KUBE-SERVICES` that jump, whether the tool can print the chain or not.
+fn jumps_in_services(tables: &str) -> usize {
+    let listed = Command::new("nft").args(["list", "chain", tables, "nat", "KUBE-SERVICES"]).output().unwrap();
+    assert!(listed.status.success(), "{listed:?}");
+    String::from_utf8(listed.stdout).unwrap().lines().filter(|line| line.contains("jump KUBE-")).count()
+}
+
+/// The number that the engine has in force there.
+fn wanted_jumps(engine: &IptablesEngine) -> usize {
+    let rules = |object: &IptObject| match object {
+        IptObject::OwnedRules(
+            OwnedRulesKey { chain: ChainId { table: Table::Nat, name: names::SERVICES }, .. },
+            rules,
+        ) => rules.len(),
+        _ => 0,
+    };
+    wanted(engine).iter().map(rules).sum()
+}
+
+/// The tool can't print our rules either, and another program adds its rule again and again.
+#[test]
+fn a_change_keeps_the_other_rules_of_a_chain_that_cannot_be_printed() {
+    for family in Family::ALL {
+        on(Backend::Nft, family, &|machine: &Machine| {
+            let tables = if machine.family == Family::V4 { "ip" } else { "ip6" };
+            let mut engine = started(machine);
+            let mut now = Instant::now();
+            for round in 0..12 {
+                let rule = format!("add rule {tables} nat KUBE-SERVICES ct count over 1000 drop");
+                assert!(Command::new("nft").arg(&rule).status().unwrap().success());
+                if round % 3 == 2 {
+                    good(engine.tend(now));
+                    now += Duration::from_millis(90);
+                }
+                // The Service goes in one round in two, and with it its rules.
+                let mut delta = plain(machine.family, 55);
+                if round % 2 == 0 {
+                    delta.units.values_mut().for_each(|unit| *unit = None);
+                }
+                engine.offer(delta);
+                good(engine.sync(now));
+                assert_eq!(jumps_in_services(tables), wanted_jumps(&engine), "{tables} round {round}");
+                now += Duration::from_millis(40);
+            }
+            settle(&mut engine, now);
+            assert_same(&machine.read_back(), &wanted(&engine), "in the end");
         });
     }
 }
