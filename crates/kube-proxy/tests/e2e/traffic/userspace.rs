@@ -262,6 +262,7 @@ fn a_terminated_proxy_lets_connections_end_for_a_while() {
     let (_, long) = stage.terminate();
     let fate = held.finish();
     assert!(fate.exchanges > 0 && long >= Duration::from_secs(3), "{long:?} {fate:?}");
+    assert!(long < Duration::from_secs(3) + slowly(Duration::from_secs(2)), "it never ends by itself: {long:?}");
     stage.start();
     let (_, short) = stage.terminate();
     assert!(short < Duration::from_secs(2), "{short:?}");
