@@ -208,6 +208,29 @@ fn connections_of_an_endpoint_that_is_listed_outlive_the_grace_period() {
     }
 }
 
+/// Zero is not the default, and no period that never ends.
+#[test]
+fn without_a_grace_period_connections_of_a_removed_endpoint_are_cut_at_once() {
+    for (way, name) in [("", "userspace-cut"), ("userspaceWay: bind\n", "userspace-cut-bind")] {
+        let (_turn, lab) = (alone(), Lab::new());
+        let _servers = [echo(&lab, LabMachine::PodA), echo(&lab, LabMachine::Far)];
+        let settings = format!("{way}userspaceTerminationGracePeriod: 0s");
+        let mut stage = stage(&lab, name, own(&settings), &held_by(&[LabMachine::PodA]));
+        let to = Family::ALL.map(|family| at_cluster_ip(family, 47));
+        let of_families = to.map(|to| Held::open(lab.host(LabMachine::PodB), &[to], 1));
+        let open = || stage.proxy.metric("kubeproxy_userspace_endpoint_open_connections", &["service=\"held\""]);
+        until("both connections", slowly(Duration::from_secs(5)), || open() == 2.0);
+        stage.set(&held_by(&[LabMachine::Far]));
+        let new = Held::open(lab.host(LabMachine::PodB), &to, 1);
+        for held in of_families {
+            until("the cut", slowly(Duration::from_secs(1)), || held.is_broken());
+            held.finish();
+        }
+        let new = new.finish();
+        assert!(new.broken.is_empty(), "{way}{new:?}");
+    }
+}
+
 #[test]
 fn connections_from_one_port_of_a_client_reach_two_services_at_once() {
     let (_turn, lab) = (alone(), Lab::new());
