@@ -317,26 +317,43 @@ fn a_listener_is_not_reached_by_its_own_port() {
 }
 
 #[test]
-fn chains_of_upstreams_mode_are_removed() {
+fn chains_of_upstreams_mode_are_removed_in_both_families_and_variants() {
     let (_turn, lab) = (alone(), Lab::new());
     let node = lab.host(LabMachine::Node);
-    for (table, chain, from) in [
-        ("nat", "KUBE-PORTALS-CONTAINER", "PREROUTING"),
-        ("nat", "KUBE-PORTALS-HOST", "OUTPUT"),
-        ("nat", "KUBE-NODEPORT-CONTAINER", "PREROUTING"),
-        ("nat", "KUBE-NODEPORT-HOST", "OUTPUT"),
-        ("filter", "KUBE-NODEPORT-NON-LOCAL", "INPUT"),
-    ] {
-        node.sh("iptables-nft", &["-t", table, "-N", chain]);
-        node.sh("iptables-nft", &["-t", table, "-I", from, "-j", chain]);
+    let tools = Family::ALL.map(|family| ["nft", "legacy"].map(|variant| (family, tool(family, variant))));
+    let tools = tools.as_flattened();
+    for (family, tool) in tools {
+        for (table, chain, from) in [
+            ("nat", "KUBE-PORTALS-CONTAINER", "PREROUTING"),
+            ("nat", "KUBE-PORTALS-HOST", "OUTPUT"),
+            ("nat", "KUBE-NODEPORT-CONTAINER", "PREROUTING"),
+            ("nat", "KUBE-NODEPORT-HOST", "OUTPUT"),
+            ("filter", "KUBE-NODEPORT-NON-LOCAL", "INPUT"),
+        ] {
+            node.sh(tool, &["-t", table, "-N", chain]);
+            node.sh(tool, &["-t", table, "-I", from, "-j", chain]);
+        }
+        let (portal, port) = (at_cluster_ip(*family, 46).ip().to_string(), ["--to-ports", "40000"]);
+        let rule = ["-t", "nat", "-A", "KUBE-PORTALS-CONTAINER", "-d", &portal, "-p", "tcp", "-j", "REDIRECT"];
+        node.sh(tool, &[&rule[..], &port].concat());
+        // Another program's chain of nearly the same name.
+        node.sh(tool, &["-t", "nat", "-N", "KUBE-PORTALS"]);
+        node.sh(tool, &["-t", "nat", "-A", "PREROUTING", "-j", "KUBE-PORTALS"]);
     }
-    let portal = ["-t", "nat", "-A", "KUBE-PORTALS-CONTAINER", "-d", "10.96.0.46", "-p", "tcp", "-j", "REDIRECT"];
-    node.sh("iptables-nft", &[&portal[..], &["--to-ports", "40000"]].concat());
     let mut stage = stage(&lab, "userspace-portals", config(""), &busy());
-    stage.proxy.wait_for("the removal of upstream's chains", |proxy| {
-        proxy.log().contains("domain=\"iptables chains of mode userspace\" objects=")
-    });
-    let rules = node.sh("iptables-nft-save", &[]);
-    assert!(!rules.contains("KUBE-PORTALS") && !rules.contains("KUBE-NODEPORT-"), "{rules}");
-    assert!(lab.from(LabMachine::PodB).tcp(at_cluster_ip(Family::V4, 46), 3).all_answered());
+    // Five chains of each variant, for each family.
+    let removed = "domain=\"iptables chains of mode userspace\" objects=10";
+    stage.proxy.wait_for("the removal of upstream's chains", |proxy| proxy.log().matches(removed).count() == 2);
+    for (family, tool) in tools {
+        let rules = node.sh(&format!("{tool}-save"), &[]);
+        let chains: Vec<&str> = rules.lines().filter(|line| line.contains("KUBE-")).collect();
+        assert_eq!(chains, [":KUBE-PORTALS - [0:0]", "-A PREROUTING -j KUBE-PORTALS"], "{tool}");
+        assert!(lab.from(LabMachine::PodB).tcp(at_cluster_ip(*family, 46), 3).all_answered(), "{family}");
+    }
+}
+
+/// The tool of a family and variant.
+fn tool(family: Family, variant: &str) -> String {
+    let family = if family == Family::V4 { "iptables" } else { "ip6tables" };
+    format!("{family}-{variant}")
 }
