@@ -3,7 +3,8 @@
 
 mod bind;
 
-use std::net::SocketAddr;
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{EndpointCondition, at_cluster_ip, at_node_port};
@@ -270,6 +271,45 @@ fn an_endpoint_that_refuses_costs_no_connection_and_is_counted() {
             stage.proxy.metric("kubeproxy_userspace_bytes_total", &labels)
         };
         assert!(bytes("direction=\"to_endpoints\"") > 0.0 && bytes("direction=\"to_clients\"") > 0.0);
+    }
+}
+
+/// The relay reads no protocol: whatever a client sends, or doesn't, it has one connection for as long as it likes.
+#[test]
+fn silent_clients_have_one_connection_each_up_to_the_limit_and_stop_no_others() {
+    const LIMIT: usize = 3;
+    let (_turn, lab) = (alone(), Lab::new());
+    let _server = echo(&lab, LabMachine::PodA);
+    let manifests = held_by(&[LabMachine::PodA]).with(TestService::new("web", 48), &[LabMachine::PodA]);
+    let settings = own(&format!("userspaceMaxConnectionsPerPort: {LIMIT}"));
+    let stage = stage(&lab, "userspace-silent", settings, &manifests);
+    let client = lab.host(LabMachine::PodB);
+    for family in Family::ALL {
+        let at = at_cluster_ip(family, 47);
+        let connected = move || TcpStream::connect(at).expect("a listener accepts");
+        let silent: Vec<TcpStream> = client.run(move || (0..LIMIT - 1).map(|_| connected()).collect());
+        let mut garbled = client.run(connected);
+        garbled.write_all(&[0xff; 4096]).expect("room in the buffers");
+        let of_family = format!("ip_family=\"{family}\"");
+        let labels = ["service=\"held\"", &of_family];
+        let open = || stage.proxy.metric("kubeproxy_userspace_open_connections", &labels);
+        until("all connections", slowly(Duration::from_secs(5)), || open() == LIMIT as f64);
+        let refused = || {
+            let labels = [labels[0], labels[1], "reason=\"limit\""];
+            stage.proxy.metric("kubeproxy_userspace_refused_total", &labels)
+        };
+        assert_eq!(refused(), 0.0, "{family}");
+        let one_more = lab.from(LabMachine::PodB).patience(NO_RETRY).tcp(at, 1);
+        assert!(one_more.all(&ProbeOutcome::Reset), "{family}: {one_more}");
+        assert_eq!((refused(), open()), (1.0, LIMIT as f64), "{family}");
+        let other = lab.from(LabMachine::PodB).patience(NO_RETRY).tcp(at_cluster_ip(family, 48), 4 * LIMIT);
+        assert!(other.all_answered(), "{family}: {other}");
+        drop((silent, garbled));
+        until("their end", slowly(Duration::from_secs(5)), || open() == 0.0);
+        let again = Held::open(client, &[at], LIMIT);
+        until("all connections", slowly(Duration::from_secs(5)), || open() == LIMIT as f64);
+        let again = again.finish();
+        assert!(again.broken.is_empty(), "{family}: {again}");
     }
 }
 
