@@ -4,10 +4,10 @@ use ferry_lab::api::ApiServer;
 use serde_json::Value;
 
 use crate::snapshot::server;
-use crate::support::{Machine, Running};
+use crate::support::{METRICS, Machine, Running};
 
 /// The notes of Events with this reason, if all are about this object.
-fn notes(server: &ApiServer, reason: &str, (kind, name): (&str, &str)) -> Vec<String> {
+pub(crate) fn notes(server: &ApiServer, reason: &str, (kind, name): (&str, &str)) -> Vec<String> {
     let text = |event: &Value, at: &str| event.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
     let events = server.events();
     let of_reason = events.iter().filter(|event| text(event, "/reason") == reason);
@@ -20,7 +20,7 @@ fn notes(server: &ApiServer, reason: &str, (kind, name): (&str, &str)) -> Vec<St
         .collect()
 }
 
-const NODE: (&str, &str) = ("Node", "node");
+pub(crate) const NODE: (&str, &str) = ("Node", "node");
 
 /// Starts the executable, which finds only installed programs, in the cluster of this server's kubeconfig.
 fn start_in_cluster<'a>(machine: &'a Machine, arguments: &[&str]) -> Running<'a> {
@@ -50,6 +50,8 @@ fn an_event_of_the_node_says_how_traffic_reaches_mode_userspace() {
     running.until("an Event", |_| !notes(&server, "ProxyWay", NODE).is_empty());
     assert_eq!(notes(&server, "ProxyWay", NODE), ["traffic reaches the proxy in mode userspace by way redirect"]);
     assert_eq!(notes(&server, "ProxyModeFallback", NODE), [""; 0]);
+    running.until_synced();
+    assert_eq!(running.get(METRICS, "/proxyMode").body, "userspace");
 }
 
 /// In mode userspace a relay would have to end the association of each side.
