@@ -9,15 +9,13 @@ use ferry_plane_userspace::{SharedRelay, is_gate};
 use super::{Tried, early_demux, serving};
 use crate::planes::nftables::TABLE;
 use crate::planes::{LISTENER, Opened, Opening, RenderedPart, Rendering, RuleDomain};
-use crate::platform;
 use crate::threads::STACK_BYTES;
 
 /// The table replaces that of mode nftables.
 const OWN: &[RuleDomain] = &[TABLE];
 
-/// Opens the engines, and starts their threads if one can be used.
+/// Opens the engines, which need `CAP_NET_ADMIN`, and starts their threads if one can be used.
 pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
-    platform::require_net_admin()?;
     let mark = 1 << opening.config.effective().masquerade_bit;
     let (shared, workers) = serving::relay(opening, Some(mark))?;
     let commit_lock = UserspaceCommitLock::default();

@@ -1,5 +1,6 @@
 //! The choice between the ways of Linux, and upstream's chains of this mode.
 
+use anyhow::bail;
 use ferry_api::config::{KubeProxyConfiguration, MODE_USERSPACE, WAY_BIND, WAY_REDIRECT};
 use ferry_api::object::Family;
 use ferry_model::Profile;
@@ -13,24 +14,36 @@ use crate::platform;
 pub(super) const PORTALS: RuleDomain =
     RuleDomain { mode: MODE_USERSPACE, name: "iptables chains of mode userspace", retire: retire_portals };
 
+/// What an operator can do where the configured way `redirect` can't be used.
+const REMEDY: &str = "mend that, or configure userspaceWay: bind";
+
 /// Opens the configured way. Without one: `redirect`, or `bind` where the privilege or the kernel's support for that is missing.
 pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
-    match opening.config.ferry.userspace.way.as_str() {
-        WAY_BIND => Ok(engines(opening, bind::open(opening)?, WAY_BIND, None)),
-        WAY_REDIRECT => Ok(engines(opening, redirect::open(opening)?, WAY_REDIRECT, None)),
-        _ => {
-            let lacking = if let Err(missing) = platform::require_net_admin() {
-                format!("{missing:#}")
-            } else {
-                let tried = redirect::open(opening)?;
-                match tried.lacking() {
-                    None => return Ok(engines(opening, tried, WAY_REDIRECT, None)),
-                    Some(lacking) => lacking,
-                }
-            };
-            Ok(engines(opening, bind::open(opening)?, WAY_BIND, Some(lacking)))
-        }
+    let configured = opening.config.ferry.userspace.way.as_str();
+    if configured == WAY_BIND {
+        return Ok(engines(opening, bind::open(opening)?, WAY_BIND, None));
     }
+    match open_redirect(opening)? {
+        Ok(tried) => Ok(engines(opening, tried, WAY_REDIRECT, None)),
+        Err(lacking) if configured == WAY_REDIRECT => {
+            bail!("way redirect of mode {MODE_USERSPACE} can't be used on this machine: {lacking}; {REMEDY}")
+        }
+        Err(lacking) => Ok(engines(opening, bind::open(opening)?, WAY_BIND, Some(lacking))),
+    }
+}
+
+/// Opens the way `redirect`. The inner error names what the machine or the process lacks for it.
+fn open_redirect(opening: &Opening<'_>) -> anyhow::Result<Result<Tried, String>> {
+    if let Err(missing) = platform::require_net_admin() {
+        return Ok(Err(format!("{missing:#}")));
+    }
+    let tried = redirect::open(opening)?;
+    Ok(match tried.lacking() {
+        None => Ok(tried),
+        Some(reasons) => {
+            Err(format!("nf_tables, and CAP_NET_ADMIN in the user namespace of this network, are needed: {reasons}"))
+        }
+    })
 }
 
 /// By the configured way; without one it is `redirect`.

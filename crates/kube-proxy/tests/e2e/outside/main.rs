@@ -25,3 +25,4 @@ mod snapshot;
 mod start;
 mod support;
 mod ui;
+mod ways;

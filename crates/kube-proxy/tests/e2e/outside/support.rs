@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use ferry_kernel::netns::Namespace;
 use ferry_kernel::sysctl;
 use ferry_lab::patience::slowly;
+use ferry_lab::seccomp::SeccompProfile;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The program under test.
@@ -221,7 +222,17 @@ impl Machine {
         self.spawn(&[by, &[EXECUTABLE], arguments].concat())
     }
 
+    /// Starts it with these arguments alone, under a seccomp profile.
+    pub(crate) fn start_under(&self, profile: &SeccompProfile, arguments: &[&str]) -> Running<'_> {
+        self.spawn_after(|| profile.apply(), &[&[EXECUTABLE], arguments].concat())
+    }
+
     fn spawn(&self, words: &[&str]) -> Running<'_> {
+        self.spawn_after(|| {}, words)
+    }
+
+    /// Starts a program by a thread that has done this before.
+    fn spawn_after(&self, before: impl FnOnce() + Send, words: &[&str]) -> Running<'_> {
         let log = self.path("log");
         let file = fs::File::create(&log).expect("making the log");
         let child = self.run(move || {
@@ -229,7 +240,9 @@ impl Machine {
             let mut command = Command::new(program);
             command.args(arguments);
             self.prepare(&mut command);
-            command.stdin(Stdio::null()).stderr(file).spawn()
+            command.stdin(Stdio::null()).stderr(file);
+            before();
+            command.spawn()
         });
         Running { machine: self, child: child.expect("starting the executable"), log }
     }
