@@ -1,0 +1,91 @@
+use ferry_api::object::{ObjectName, Protocol};
+use ferry_conformance::states::pool;
+use ferry_relay::{Endpoint, Relay, RelayConfig, Removal, Worker};
+
+use super::*;
+
+/// Longer than any test takes.
+const GRACE: Duration = Duration::from_secs(600);
+
+/// No balancers, with the threads of their relay, which don't run: no grace period ends.
+fn balancers() -> (Balancers, Vec<Worker>) {
+    let config = RelayConfig { workers: 1, removal: Removal::Grace(GRACE), ..RelayConfig::default() };
+    let (relay, workers) = Relay::new(config).unwrap();
+    let shared = SharedRelay {
+        relay: Arc::new(relay),
+        inheritance: Arc::default(),
+        ports: 61_000..=65_535,
+        limit_per_port: usize::MAX,
+        names: Default::default(),
+        directory: Default::default(),
+        datagrams: Default::default(),
+    };
+    (Balancers::new(Family::V4, shared), workers)
+}
+
+fn port(name: &str, scope: Scope) -> PortId {
+    PortId { service: ObjectName::new("demo", name), name: "".into(), protocol: Protocol::Tcp, scope }
+}
+
+/// The specification of a port with these endpoints, and those in the slices that aren't chosen.
+fn spec(endpoints: &[u8], kept: &[u8]) -> PortSpec {
+    let [pool, kept, none] = [endpoints, kept, &[]].map(|last| pool(Family::V4, last).0);
+    PortSpec { affinity_seconds: None, pool, kept: [kept, none] }
+}
+
+/// The endpoints of a port that is served, as connections hold them.
+fn serve(balancers: &mut Balancers, id: &PortId, spec: &PortSpec) -> Arc<[Arc<Endpoint>]> {
+    balancers.serve(id, spec).endpoints()
+}
+
+#[test]
+fn endpoints_of_a_port_that_comes_back_keep_their_connections_in_any_scope() {
+    let scopes = [Scope::Cluster, Scope::Local];
+    for (before, after) in scopes.into_iter().flat_map(|before| scopes.map(|after| (before, after))) {
+        let (mut balancers, _workers) = balancers();
+        let held = serve(&mut balancers, &port("web", before), &spec(&[1, 2, 3], &[]));
+        // Its last endpoint has left the slices.
+        balancers.close(&port("web", before));
+        assert!(held.iter().all(|endpoint| endpoint.is_removed() && !endpoint.lingers()));
+        let now = serve(&mut balancers, &port("web", after), &spec(&[1], &[2]));
+        let [first, second, third] = &held[..] else { panic!("{held:?}") };
+        assert!(Arc::ptr_eq(&now[0], first) && !first.is_removed(), "{before:?} {after:?}: chosen again");
+        assert!(second.is_removed() && second.lingers(), "{before:?} {after:?}: in the slices again");
+        assert!(third.is_removed() && !third.lingers(), "{before:?} {after:?}: its grace period goes on");
+    }
+}
+
+#[test]
+fn endpoints_of_both_scopes_come_back() {
+    let (mut balancers, _workers) = balancers();
+    let ids = [Scope::Cluster, Scope::Local].map(|scope| port("web", scope));
+    let held = ids.each_ref().map(|id| serve(&mut balancers, id, &spec(&[1], &[])));
+    ids.iter().for_each(|id| balancers.close(id));
+    let now = serve(&mut balancers, &ids[0], &spec(&[1], &[]));
+    let ends = |endpoint: &Endpoint| endpoint.is_removed() && !endpoint.lingers();
+    assert!(held.iter().all(|endpoints| !ends(&endpoints[0])), "{held:?}");
+    assert!(held.iter().any(|endpoints| Arc::ptr_eq(&endpoints[0], &now[0])), "{now:?}");
+}
+
+#[test]
+fn another_port_has_endpoints_of_its_own() {
+    let (mut balancers, _workers) = balancers();
+    let held = serve(&mut balancers, &port("web", Scope::Cluster), &spec(&[1], &[]));
+    balancers.close(&port("web", Scope::Cluster));
+    let other = serve(&mut balancers, &port("other", Scope::Cluster), &spec(&[1], &[]));
+    assert!(!Arc::ptr_eq(&held[0], &other[0]) && held[0].is_removed());
+}
+
+#[test]
+fn ports_that_are_gone_are_forgotten_with_their_endpoints() {
+    let mut gone = GonePorts::default();
+    let balancer = || {
+        let balancer = Balancer::new(None, DEFAULT_PENALTY);
+        balancer.replace(&[([192, 0, 2, 1], 80).into()], []);
+        balancer
+    };
+    for number in 0..4 * FIRST_SWEEP {
+        gone.insert(&port(&format!("web-{number}"), Scope::Cluster), &balancer());
+        assert!(gone.of_ports.len() <= FIRST_SWEEP, "{number}");
+    }
+}
