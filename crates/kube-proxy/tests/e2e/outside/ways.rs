@@ -10,7 +10,7 @@ use ferry_lab::seccomp::SeccompProfile;
 use serde_json::{Value, json};
 
 use crate::events::{NODE, notes};
-use crate::snapshot::server;
+use crate::snapshot::{metric, server};
 use crate::support::{METRICS, Machine};
 
 /// What an operator can do without nf_tables.
@@ -157,8 +157,8 @@ fn an_event_of_the_node_names_a_port_that_another_program_has() {
     }
     let log = running.log();
     assert!(log.lines().any(|line| line.starts_with('W') && line.contains("reason=\"ListenerFailed\"")), "{log}");
-    let page = running.get(METRICS, "/metrics").body;
-    assert!(!page.contains("\nkubeproxy_userspace_listener_errors_total 0\n"), "{page}");
+    let errors = metric(&running, "kubeproxy_userspace_listener_errors_total");
+    assert!(errors.len() == 1 && !errors.iter().any(|line| line.ends_with(" 0")), "{errors:?}");
     drop(program);
     running.until("a listener", |_| connect("10.96.0.1:80").is_ok());
     running.until("its endpoint", |_| endpoint.accept().is_ok());
