@@ -322,7 +322,19 @@ fn a_terminated_proxy_lets_connections_end_for_a_while() {
     let to = [at_cluster_ip(Family::V4, 47)];
     // With an open connection it takes as long as it may, without one no time.
     let held = Held::open(lab.host(LabMachine::PodB), &to, 1);
+    let [at] = to;
+    let until_refused = lab.host(LabMachine::PodB).thread(move || {
+        until("the end of accepting", slowly(Duration::from_secs(10)), || TcpStream::connect(at).is_err());
+        Instant::now()
+    });
     let (_, long) = stage.terminate();
+    let ended = Instant::now();
+    let refused = until_refused.join().expect("it is refused");
+    assert!(
+        refused + Duration::from_secs(2) < ended,
+        "refused {:?} before the end",
+        ended.checked_duration_since(refused)
+    );
     let fate = held.finish();
     assert!(fate.exchanges > 0 && long >= Duration::from_secs(3), "{long:?} {fate:?}");
     assert!(long < Duration::from_secs(3) + slowly(Duration::from_secs(2)), "it never ends by itself: {long:?}");
