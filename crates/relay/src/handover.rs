@@ -117,10 +117,10 @@ impl Inheritance {
             match text.parse() {
                 Ok(name) => {
                     if named.insert(name, socket).is_some() {
-                        tracing::warn!(name = ?text, "two inherited sockets have one name, closing one");
+                        tracing::warn!(name = ?text, "Two inherited sockets have one name, closing one");
                     }
                 }
-                Err(error) => tracing::warn!(name = ?text, %error, "closing an inherited socket"),
+                Err(error) => tracing::warn!(name = ?text, %error, "Closing an inherited socket"),
             }
         }
     }

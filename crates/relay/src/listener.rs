@@ -182,7 +182,7 @@ impl Serving {
                 match Self::adopt(protocol, socket, Some(address), keepalive) {
                     Ok(adopted) => return Ok(adopted),
                     Err(error) => {
-                        tracing::warn!(%error, %address, %protocol, "closed an inherited socket, opening another one");
+                        tracing::warn!(%error, %address, %protocol, "Inherited socket is unsuitable, opening another one");
                     }
                 }
                 (address, reuse_port)
@@ -255,7 +255,7 @@ pub(crate) async fn run(
             keep_port(&mut reopening, &open);
             let error = serve(&open, &status, &workers, at).await;
             worker.context.totals.listener_errors.increment();
-            tracing::warn!(%error, listener = status.target().name(), "a listener has failed");
+            tracing::warn!(%error, listener = status.target().name(), "Listener failed");
             let state = if reopening.is_some() { SocketState::Failed } else { SocketState::Lost };
             status.set(state(error.into()));
             [pause, _] = PAUSES;
@@ -265,7 +265,7 @@ pub(crate) async fn run(
         pause = longest.min(2 * pause);
         match Serving::open(protocol, address, reuse_port, worker.context.config.keepalive) {
             Ok(open) => {
-                tracing::info!(%address, listener = status.target().name(), "a listener is open after it had failed");
+                tracing::info!(%address, listener = status.target().name(), "Listener is open again");
                 status.set(SocketState::Open(open.clone()));
                 serving = Some(open);
             }

@@ -121,7 +121,7 @@ impl Relay {
         };
         if let Err(error) = &opened {
             self.totals.listener_errors.increment();
-            tracing::warn!(%error, listener = target.name(), "cannot open a listener");
+            tracing::warn!(%error, listener = target.name(), "Failed to open a listener");
         }
         let status = Arc::new(ListenerStatus::new(target, opened.as_ref(), reopening.is_some()));
         let serving = opened.ok();
@@ -259,7 +259,7 @@ fn close(tasks: impl IntoIterator<Item = ListenerTask>) {
     for ended in ended {
         // Nothing is ever sent: the wait ends with the sender, or at the limit.
         if ended.recv_timeout(limit.saturating_duration_since(Instant::now())) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!("a removed listener is not closed yet, its thread is busy");
+            tracing::warn!("Removed listener is not closed yet, its thread is busy");
         }
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn of(flags: &Flags, running: &Configured) -> Reload {
     if let Some(path) = file.as_deref().filter(|path| path.exists() && !path.is_file()) {
         let file = path.display().to_string();
         let check = move || {
-            tracing::debug!(file, "Configuration can be read only once, it is never read again");
+            tracing::debug!(file, "Configuration source can be read only once, not watching it");
             ReloadOutcome::Same
         };
         return Reload { files: Vec::new(), check: Box::new(check), served: Arc::default() };

@@ -32,7 +32,7 @@ pub fn await_node(
             StartReadiness::Waiting(due) => due,
         };
         if end.is_some_and(|end| end <= now) {
-            tracing::warn!(node = name, "Node is not known yet, going on without it");
+            tracing::warn!(node = name, "Node is unknown, continuing without it");
             return Ok(());
         }
         let due = [due, end].into_iter().flatten().min();

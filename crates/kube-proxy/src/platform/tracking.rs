@@ -40,7 +40,7 @@ pub fn set_connection_tracking(config: &Conntrack) {
     }
     if !failures.is_empty() {
         let parameters = failures.join(", ");
-        tracing::warn!(parameters, "Connection tracking parameters can't be set, going on with the kernel's");
+        tracing::warn!(parameters, "Failed to set connection tracking parameters, keeping the kernel's values");
     }
 }
 

@@ -131,7 +131,10 @@ impl Schedulers {
             // A built-in one is never missing.
             let is_missing = !module::is_loaded(&module_of(*scheduler));
             if !is_missing {
-                tracing::info!(scheduler = scheduler.name(), "Scheduler is there now, its virtual servers get it");
+                tracing::info!(
+                    scheduler = scheduler.name(),
+                    "Scheduler is available, setting it on its virtual servers"
+                );
             }
             is_missing
         });

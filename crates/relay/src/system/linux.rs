@@ -36,7 +36,7 @@ pub fn raise_limit(wanted: u64) -> u64 {
         if raised.is_err() && before.current != before.maximum {
             let to_maximum = Rlimit { current: before.maximum, maximum: before.maximum };
             if let Err(error) = setrlimit(Resource::Nofile, to_maximum) {
-                tracing::warn!(%error, wanted, "cannot raise the limit of open files");
+                tracing::warn!(%error, wanted, "Failed to raise the limit of open files");
             }
         }
     }

@@ -140,7 +140,7 @@ pub(crate) fn open_connecting(address: SocketAddr) -> io::Result<Socket> {
     socket.set_nonblocking(true)?;
     // Where the system lacks it, a refusal takes as long as an endpoint without an answer, and the limit of the try ends it.
     if let Err(error) = connect_without_retransmission(socket.as_socket()) {
-        tracing::trace!(%error, "refused connections end by the time limit of their tries");
+        tracing::trace!(%error, "Refused connections end by the time limit of their tries");
     }
     Ok(socket)
 }

@@ -41,7 +41,7 @@ pub(crate) async fn accept(
             Err(error) if system::lacks_resources(&error) => {
                 worker.context.totals.exhausted.increment();
                 if pause.is_none() {
-                    tracing::warn!(%error, listener = target().name(), "cannot accept connections; they wait, raise the limit");
+                    tracing::warn!(%error, listener = target().name(), "Failed to accept connections, which wait: raise the limit of open files");
                 }
                 let [first, longest] = PAUSES;
                 let next = pause.map_or(first, |before: Duration| longest.min(2 * before));

@@ -90,7 +90,7 @@ pub(super) async fn serve(admitted: Admitted) {
         Ok((server, endpoint)) => {
             if let Err(error) = relay(client, Reset::new(server), &endpoint, port, &context.0).await {
                 context.0.totals.exhausted.increment();
-                tracing::debug!(%error, port = port.name(), "cannot register a connection with the event loop");
+                tracing::debug!(%error, port = port.name(), "Failed to register a connection with the event loop");
             }
         }
         // Dropping the client's connection resets it.
@@ -184,7 +184,7 @@ where
         if let Some(stream) = &self.0
             && let Err(error) = SockRef::from(stream).set_linger(Some(Duration::ZERO))
         {
-            tracing::debug!(%error, "cannot reset a connection, closing it");
+            tracing::debug!(%error, "Failed to reset a connection, closing it");
         }
     }
 }

@@ -47,7 +47,7 @@ pub(super) async fn dial(
                 continue;
             }
             Ok(Err(error)) => {
-                tracing::debug!(%error, port = port.name(), endpoint = %endpoint.address(), "cannot connect");
+                tracing::debug!(%error, port = port.name(), endpoint = %endpoint.address(), "Failed to connect to an endpoint");
                 // The next one moves into its place.
                 choice.discard(&endpoint);
             }
@@ -84,6 +84,6 @@ fn other_than_itself(stream: TcpStream, peer: SocketAddr) -> io::Result<TcpStrea
 /// Counts that this process has no descriptor, memory or local port left, of which no endpoint is at fault.
 fn exhausted(port: &Port, context: &WorkerContext, error: &io::Error) -> Refusal {
     context.totals.exhausted.increment();
-    tracing::debug!(%error, port = port.name(), "cannot open a connection to an endpoint");
+    tracing::debug!(%error, port = port.name(), "Failed to open a socket towards an endpoint");
     Refusal::Exhausted
 }

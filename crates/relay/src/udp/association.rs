@@ -50,7 +50,7 @@ pub(super) fn connect(
                 return Err(Refusal::Exhausted);
             }
             Err(error) => {
-                tracing::debug!(%error, port = port.name(), endpoint = %endpoint.address(), "cannot send datagrams");
+                tracing::debug!(%error, port = port.name(), endpoint = %endpoint.address(), "Failed to open a socket for datagrams to an endpoint");
                 port.choose().failed(client, endpoint, Instant::now());
             }
         }
@@ -102,7 +102,7 @@ impl Association {
     /// Ends the association because of an error of its endpoint.
     pub(super) fn fail(&self, error: &io::Error) {
         let (port, endpoint) = (self.permit.port(), self.endpoint.address());
-        tracing::debug!(%error, port = port.name(), %endpoint, "association ended");
+        tracing::debug!(%error, port = port.name(), %endpoint, "Association ended");
         port.choose().failed(self.client.address.ip(), &self.endpoint, Instant::now());
         self.end();
     }
@@ -138,7 +138,7 @@ impl Association {
         let positions = ALL.get(..received.len()).unwrap_or_default();
         let route = (self.client.address, self.client.local);
         let sent = system::send(&datagrams, listener, positions, Some(route)).unwrap_or_else(|error| {
-            tracing::debug!(%error, client = %self.client.address, "cannot answer a client");
+            tracing::debug!(%error, client = %self.client.address, "Failed to answer a client");
             0
         });
         self.permit.port().counters().dropped_datagrams.add((received.len() - sent) as u64);

@@ -58,7 +58,9 @@ pub(super) fn render(rendering: &Rendering<'_>) -> Vec<RenderedPart> {
 fn remove(addresses: &ServiceAddresses<ServiceInterfaces>) {
     match addresses.clear() {
         Ok(removed) => tracing::info!(removed, "Removed addresses of Services"),
-        Err(error) => tracing::warn!(err = %error, "Addresses of Services are left to the next start"),
+        Err(error) => {
+            tracing::warn!(err = %error, "Failed to remove addresses of Services, the next start removes them")
+        }
     }
 }
 

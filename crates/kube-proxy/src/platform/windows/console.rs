@@ -69,7 +69,7 @@ pub(super) async fn asked_to_end() -> io::Result<()> {
         () = STOP.get_or_init(Notify::new).notified() => {}
     }
     ASKED_TO_END.store(true, Ordering::Relaxed);
-    tracing::info!("Asked to end");
+    tracing::info!("Received a request to end");
     Ok(())
 }
 

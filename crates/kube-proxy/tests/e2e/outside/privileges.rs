@@ -10,7 +10,7 @@ const NOBODY: u32 = 65_534;
 /// The tools of mode iptables.
 const TOOLS: [&str; 3] = ["iptables", "iptables-restore", "iptables-save"];
 /// The only mention of what a run without other privileges goes on without.
-const NOT_SET: &str = "Connection tracking parameters can't be set, going on with the kernel's";
+const NOT_SET: &str = "Failed to set connection tracking parameters, keeping the kernel's values";
 /// Part of the warning of mode userspace on a kernel before 6.12 whose parameters can't be written.
 const EARLY_DEMUX: &str = "Can't set net.ipv4.tcp_early_demux=0";
 /// Part of the error of a user who may not read the list of legacy tables.
