@@ -110,6 +110,8 @@ pub struct TimeLimits {
     pub recheck: Duration,
     /// time limit of a run of an exec plugin
     pub plugin: Duration,
+    /// longest wait of a request for a run of an exec plugin whose last credentials were rejected and haven't expired
+    pub plugin_patience: Duration,
     /// least time between two runs of an exec plugin, whatever the result of the first
     pub plugin_pause: Duration,
 }
@@ -189,6 +191,7 @@ impl Default for TimeLimits {
             unacknowledged: Duration::from_secs(30),
             recheck: Duration::from_secs(10),
             plugin: Duration::from_secs(60),
+            plugin_patience: Duration::from_secs(2),
             plugin_pause: Duration::from_secs(5),
         }
     }

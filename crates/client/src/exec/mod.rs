@@ -1,18 +1,20 @@
-//! Exec plugins: programs that print credentials. One runs at a time, and all requests wait for it.
+//! Exec plugins: programs that print credentials. One runs at a time. Requests without usable credentials wait for it; others use
+//! the last ones while it runs.
 
 mod answer;
 mod run;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::kubeconfig::Exec;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
 
 use super::TimeLimits;
 use super::credential::Credential;
@@ -24,20 +26,28 @@ use crate::observe::Observe;
 pub(super) use answer::ExecAnswer;
 use run::ExecOutcome;
 
-/// An exec plugin and its last result.
+/// An exec plugin. Its run ends with this.
 #[derive(Debug)]
 pub(super) struct Plugin {
+    shared: Arc<PluginShared>,
+    /// the last run whose credentials the server rejected
+    refused: AtomicU64,
+}
+
+/// The program, and its last result.
+#[derive(Debug)]
+struct PluginShared {
     exec: Exec,
     /// the environment variable KUBERNETES_EXEC_INFO
     about: String,
     /// time limit of a run
     limit: Duration,
+    /// longest wait for a run in place of credentials that haven't expired
+    patience: Duration,
     /// least time between two runs: any result is reused for so long, failures and rejected credentials included
     pause: Duration,
     metrics: Arc<dyn Observe>,
     state: Mutex<ExecState>,
-    /// the last run whose credentials the server rejected
-    refused: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +56,8 @@ struct ExecState {
     run: u64,
     /// end of the last run
     ended: Option<Instant>,
+    /// the run that is under way, or the last one
+    renewal: Option<Renewal>,
     credential: Option<Credential>,
     expires: Option<SystemTime>,
     /// error of the last run
@@ -54,30 +66,45 @@ struct ExecState {
     pair_since: Option<SystemTime>,
 }
 
+/// A run on a task of its own: no request that gives up ends it.
+#[derive(Clone, Debug)]
+struct Renewal {
+    begun: Instant,
+    task: AbortHandle,
+    /// closed at the run's end
+    end: watch::Receiver<()>,
+}
+
 // === impl Plugin ===
 
 impl Plugin {
     pub(super) fn new(exec: &Exec, settings: &ClientSettings, timing: &TimeLimits, metrics: Arc<dyn Observe>) -> Self {
-        Self {
+        let shared = PluginShared {
             about: about(exec, settings),
             exec: exec.clone(),
             limit: timing.plugin,
+            patience: timing.plugin_patience,
             pause: timing.plugin_pause,
             metrics,
-            state: Mutex::new(ExecState::default()),
-            refused: AtomicU64::new(0),
-        }
+            state: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared), refused: AtomicU64::new(0) }
     }
 
-    /// The last credentials, or those of another run if they have expired or were rejected. Where that run fails, the last ones
-    /// stay in use until they expire: the server may have rejected them for a moment only.
+    /// The last credentials, or those of another run if they have expired or were rejected. Where that run fails or takes long, the
+    /// last ones stay in use until they expire: the server may have rejected them for a moment only.
     pub(super) async fn credential(&self) -> Result<Credential, CallError> {
-        let mut state = self.state.lock().await;
-        let paused = state.ended.is_some_and(|ended| ended.elapsed() < self.pause);
-        let refused = self.refused.load(Ordering::Relaxed) >= state.run;
-        if !paused && (refused || state.failure.is_some() || state.unexpired().is_none()) {
-            self.renew(&mut state).await;
+        if let Some(renewal) = self.renewal() {
+            let refused = self.refused.load(Ordering::Relaxed);
+            let is_refused = self.shared.state().unexpired().map(|last| last.run <= refused);
+            match is_refused {
+                None => renewal.wait().await,
+                // The last ones serve if it takes longer.
+                Some(true) => drop(timeout_at(renewal.begun + self.shared.patience, renewal.wait()).await),
+                Some(false) => {}
+            }
         }
+        let state = self.shared.state();
         let usable = if state.failure.is_some() { state.unexpired() } else { state.credential.as_ref() };
         usable.cloned().ok_or_else(|| {
             let failure = state.failure.as_deref().unwrap_or("the exec plugin hasn't run yet");
@@ -85,17 +112,54 @@ impl Plugin {
         })
     }
 
-    /// Notes that the server rejected the credentials of this run. True if another run may follow at once.
+    /// Notes that the server rejected the credentials of this run. True if another run may follow at once, or is under way.
     pub(super) fn refused(&self, run: u64) -> bool {
         self.refused.fetch_max(run, Ordering::Relaxed);
-        let Ok(state) = self.state.try_lock() else { return true };
-        state.run > run || state.ended.is_none_or(|ended| ended.elapsed() >= self.pause)
+        let state = self.shared.state();
+        let is_paused = state.ended.is_some_and(|ended| ended.elapsed() < self.shared.pause);
+        state.run > run || state.running().is_some() || !is_paused
     }
 
-    async fn renew(&self, state: &mut ExecState) {
+    /// The run that is under way, or one that begins now if it is due.
+    fn renewal(&self) -> Option<Renewal> {
+        let mut state = self.shared.state();
+        if let Some(renewal) = state.running() {
+            return Some(renewal.clone());
+        }
+        let paused = state.ended.is_some_and(|ended| ended.elapsed() < self.shared.pause);
+        let refused = self.refused.load(Ordering::Relaxed) >= state.run;
+        if paused || !refused && state.failure.is_none() && state.unexpired().is_some() {
+            return None;
+        }
+        let (ends, end) = watch::channel(());
+        let shared = Arc::clone(&self.shared);
+        let task = tokio::spawn(async move {
+            shared.renew().await;
+            drop(ends);
+        });
+        let renewal = Renewal { begun: Instant::now(), task: task.abort_handle(), end };
+        state.renewal = Some(renewal.clone());
+        Some(renewal)
+    }
+}
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        if let Some(renewal) = &self.shared.state().renewal {
+            renewal.task.abort();
+        }
+    }
+}
+
+// === impl PluginShared ===
+
+impl PluginShared {
+    fn state(&self) -> MutexGuard<'_, ExecState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn renew(&self) {
         let outcome = run::run(&self.exec, &self.about, self.limit).await;
-        state.run += 1;
-        state.ended = Some(Instant::now());
         let (status, code) = outcome.status();
         self.metrics.plugin_call(status, code);
         let answer = match outcome {
@@ -105,8 +169,11 @@ impl Plugin {
             ExecOutcome::Failed { reason, .. } => Err(self.failure(&reason)),
             ExecOutcome::Missing(reason) => Err(self.missing(&reason)),
         };
+        let mut state = self.state();
+        state.run += 1;
+        state.ended = Some(Instant::now());
         match answer {
-            Ok(answer) => self.keep(state, answer),
+            Ok(answer) => self.keep(&mut state, answer),
             Err(failure) => state.complain(failure),
         }
     }
@@ -148,6 +215,11 @@ impl Plugin {
 // === impl ExecState ===
 
 impl ExecState {
+    /// The run that is under way.
+    fn running(&self) -> Option<&Renewal> {
+        self.renewal.as_ref().filter(|renewal| renewal.is_running())
+    }
+
     /// The last credentials, unless they have expired.
     fn unexpired(&self) -> Option<&Credential> {
         self.credential.as_ref().filter(|_| self.expires.is_none_or(|at| at > SystemTime::now()))
@@ -159,6 +231,20 @@ impl ExecState {
             tracing::warn!(err = failure, "Renewing the credentials failed, keeping the last ones until they expire");
         }
         self.failure = Some(failure);
+    }
+}
+
+// === impl Renewal ===
+
+impl Renewal {
+    fn is_running(&self) -> bool {
+        self.end.has_changed().is_ok()
+    }
+
+    /// Waits until the run has ended and its result is kept.
+    async fn wait(&self) {
+        // Nothing is sent: an error is the end.
+        while self.end.clone().changed().await.is_ok() {}
     }
 }
 

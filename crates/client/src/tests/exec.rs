@@ -36,11 +36,21 @@ impl Bench {
     }
 
     fn client_of(&self, command: &str, fields: &str) -> Setup {
+        self.client_of_with(command, fields, |timing| timing.plugin = Duration::from_millis(700))
+    }
+
+    /// A client whose plugin is this script, with other time limits.
+    fn client_with(&self, script: &str, adjust: impl FnOnce(&mut TimeLimits)) -> Setup {
+        self.folder.script("plugin", script);
+        self.client_of_with("./plugin", "", adjust)
+    }
+
+    fn client_of_with(&self, command: &str, fields: &str, adjust: impl FnOnce(&mut TimeLimits)) -> Setup {
         let user = format!("exec: {{command: {command}, apiVersion: {V1}, interactiveMode: Never{fields}}}");
         let access = self.folder.access(&self.cluster, &user).unwrap();
         Setup::with(access, |options| {
-            options.timing.plugin = Duration::from_millis(700);
             options.timing.plugin_pause = PAUSE;
+            adjust(&mut options.timing);
         })
     }
 
@@ -154,6 +164,65 @@ async fn a_credential_that_has_not_expired_survives_a_plugin_that_fails() {
     bench.server.accept_token(Some("open"));
     pause_ends().await;
     assert_eq!(setup.status().await, Ok(200));
+}
+
+/// One request that is rejected waits for the plugin, for a while. All others use what hasn't expired, while the plugin runs, and
+/// after it has failed.
+#[tokio::test]
+async fn a_plugin_that_hangs_delays_no_request_with_a_credential_that_has_not_expired() {
+    const PATIENCE: Duration = Duration::from_millis(100);
+    let bench = Bench::new();
+    let setup = bench.client_with(
+        &printing("\"token\": \"sesame\", \"expirationTimestamp\": \"2999-01-01T00:00:00Z\""),
+        |timing| {
+            timing.plugin = Duration::from_secs(3);
+            timing.plugin_patience = PATIENCE;
+        },
+    );
+    assert_eq!(setup.status().await, Ok(200));
+    pause_ends().await;
+    bench.folder.script("plugin", &format!("{}sleep 60", bench.count()));
+    bench.server.accept_token(Some("other"));
+    let begun = Instant::now();
+    assert_eq!(setup.status().await, Ok(401));
+    assert!((PATIENCE..Duration::from_secs(2)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    bench.server.accept_token(Some("sesame"));
+    // The first run ends after 3 s and fails; another one begins after the pause, of which one request waits for a while.
+    let (mut slow, mut answered) = (0, 0);
+    while begun.elapsed() < Duration::from_secs(5) {
+        let asked = Instant::now();
+        assert_eq!(setup.status().await, Ok(200));
+        answered += 1;
+        slow += usize::from(asked.elapsed() >= PATIENCE);
+        assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(bench.runs() == 2 && answered > 20 && slow <= answered / 5, "{} runs, {slow} of {answered}", bench.runs());
+    assert_eq!(setup.count("plugin client_internal_error 1"), Some(1));
+}
+
+/// A run outlives the request that began it.
+#[tokio::test]
+async fn a_run_goes_on_after_the_request_that_began_it() {
+    let bench = Bench::new();
+    let script = format!("{}sleep 0.3\n{}", bench.count(), printing("\"token\": \"sesame\""));
+    let setup = bench.client(&script, "");
+    assert!(tokio::time::timeout(Duration::from_millis(150), setup.status()).await.is_err(), "it waits for the plugin");
+    assert_eq!(setup.status().await, Ok(200));
+    assert_eq!(bench.runs(), 1);
+}
+
+/// Nothing is left of a client: a run ends with it.
+#[tokio::test]
+async fn a_run_ends_with_its_client() {
+    let bench = Bench::new();
+    let alive = bench.folder.path("alive");
+    let setup = bench.client(&format!("{}sleep 0.4\ntouch {alive}", bench.count()), "");
+    assert!(tokio::time::timeout(Duration::from_millis(150), setup.status()).await.is_err(), "it waits for the plugin");
+    assert_eq!(bench.runs(), 1);
+    drop(setup);
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert!(!Path::new(&alive).exists());
 }
 
 #[test]
