@@ -80,6 +80,9 @@ pub(super) struct RequestPlan {
 /// Consecutive failures of streaming lists after which lists are paged.
 const STREAMS: u8 = 2;
 
+/// Failures at one version after which a list follows.
+const DOUBTS: u8 = 2;
+
 /// Consecutive watches without a byte after which a proxy is assumed to buffer responses until their end.
 const MUTE: u8 = 2;
 
@@ -444,17 +447,16 @@ impl RequestPlan {
         self.latest |= cause == FailureCause::Expired;
     }
 
-    /// True if a full list is better than another request from the same version.
+    /// True if a full list is better than another request from the same version: after the second failure that may be due to it.
+    /// 5xx is about the server's state, in which a list is the costliest request, and would fail, too.
     fn is_doubtful(&mut self, cause: FailureCause) -> bool {
-        let most = match cause {
-            FailureCause::Refused { code: 401 | 403 | 408 | 429 | 502..=504, .. } => return false,
-            FailureCause::Refused { code: 500.., within: false } => 5,
-            FailureCause::Broken => 2,
-            FailureCause::Refused { .. } => 2,
+        match cause {
+            FailureCause::Refused { code: 401 | 403 | 408 | 429 | 500.., .. } => return false,
+            FailureCause::Broken | FailureCause::Refused { .. } => {}
             _ => return false,
-        };
+        }
         self.doubts += 1;
-        self.doubts >= most
+        self.doubts >= DOUBTS
     }
 
     fn is_first_relist(&self, now: Instant) -> bool {
