@@ -473,7 +473,10 @@ fn who_loses_an_address_is_told_once_and_again_when_it_happens_again() {
     let [event] = &told[..] else { panic!("{told:?}") };
     assert_eq!(event.regarding, Regarding::Service(ObjectName::new("default", "young"), uid_of(3)));
     assert_eq!((event.reason, event.action, event.level), ("FrontendConflict", "Serve", Level::Warning));
-    assert!(event.note().starts_with("spec.externalIPs[0]: ") && !event.note().contains("old"), "{event:?}");
+    // The loser's own field and address, and nothing of the winner: neither its name nor its other addresses.
+    let note = event.note();
+    assert!(note.starts_with("spec.externalIPs[0]: ") && note.contains("192.0.2.1"), "{note}");
+    assert!(!note.contains("old") && !note.contains("10.96.0.10"), "{note}");
     // no further Event as long as the conflict stays
     bench.upsert(&slice("young", "10.244.1.1", "node"));
     bench.upsert(&slice("old", "10.244.1.2", "node"));
