@@ -30,4 +30,5 @@ mod refusals;
 mod silence;
 mod support;
 mod transport;
+mod unreachable;
 mod watches;

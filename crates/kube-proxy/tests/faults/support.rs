@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -31,6 +32,8 @@ pub(crate) const NODE: &str = "here";
 pub(crate) const LISTED: [Kind; 3] = [Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr];
 /// Time limit of every wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit for a source to catch up with a server that is reachable again, with production times.
+pub(crate) const SOON: Duration = Duration::from_secs(2);
 /// Capacity of the queue to the store, in batches.
 const INPUTS: usize = 64;
 
@@ -65,6 +68,7 @@ pub(crate) struct Follower {
     pub(crate) synced: Vec<Kind>,
     log: Log,
     freshness: Arc<Freshness>,
+    metrics: Metrics,
     /// writes Events on the source's thread, over its connections
     pub(crate) recorder: Recorder,
     /// the source ends with this
@@ -340,8 +344,8 @@ impl Cluster {
             user_agent: "faults".to_owned(),
             timing: how.client,
         };
-        let metrics = Metrics::new().expect("metrics");
-        let client = Client::new(access, options, metrics.rest).expect("a client");
+        let (metrics, log) = (Metrics::new().expect("metrics"), Log::default());
+        let client = Client::new(access, options, metrics.rest.clone()).expect("a client");
         let (recorder, told) = events::open(client.with_own_limit(), "machine", how.events);
         let freshness = Arc::new(Freshness::new(Instant::now(), &KINDS));
         let setup = ApiSetup {
@@ -353,7 +357,6 @@ impl Cluster {
         };
         let (sender, inputs) = sync_channel(INPUTS);
         let (stop, stopped) = oneshot::channel::<()>();
-        let log = Log::default();
         let writer = log.clone();
         let run = move || {
             let subscriber = tracing_subscriber::fmt()
@@ -386,6 +389,7 @@ impl Cluster {
             synced: Vec::new(),
             log,
             freshness,
+            metrics,
             recorder,
             _stop: stop,
         }
@@ -413,6 +417,26 @@ impl Cluster {
         let (names, values) = (tcp.next().expect("names"), tcp.next().expect("values"));
         let (_, count) = names.zip(values).find(|(name, _)| *name == "ActiveOpens").expect("a count of attempts");
         count.parse().expect("a number")
+    }
+
+    /// Runs a program on the server's machine; returns its output.
+    pub(crate) fn run(&self, program: &str, arguments: &str) -> String {
+        let output = self.namespace.run(|| Command::new(program).args(arguments.split(' ')).output());
+        let output = output.expect("entering the namespace").unwrap_or_else(|error| panic!("{program}: {error}"));
+        assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Sets a parameter of the server's machine, if its kernel has it.
+    pub(crate) fn set_parameter(&self, path: &str, value: &str) {
+        match self
+            .namespace
+            .run(|| fs::write(Path::new("/proc/sys").join(path), value))
+            .expect("entering the namespace")
+        {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{path}: {error}"),
+            Ok(()) | Err(_) => {}
+        }
     }
 
     /// Requests for a kind and of a form so far.
@@ -545,6 +569,14 @@ impl Follower {
             self.synced.push(*kind);
         }
         self.effects += usize::from(!self.store.apply(event).is_empty());
+    }
+
+    /// Number of attempts to connect so far that reached no server, by the metric.
+    pub(crate) fn unreachable_attempts(&self) -> f64 {
+        let page = self.metrics.encode();
+        let line =
+            page.lines().find(|line| line.starts_with("kubeproxy_source_connections_total{result=\"unreachable\"}"));
+        line.map_or(0.0, |line| line.rsplit(' ').next().expect("a value").parse().expect("a number"))
     }
 
     /// The source's log.
