@@ -67,6 +67,25 @@ pub fn hint(host: &Host, backend: Backend) {
     }
 }
 
+/// Creates that chain in this variant alone, in both families. True if the other variant had it.
+pub fn move_hint(host: &Host, backend: Backend) -> bool {
+    let mut has_moved = false;
+    for family in Family::ALL {
+        for variant in [Backend::Nft, Backend::Legacy] {
+            // Running the legacy tool creates its tables.
+            let is_readable = variant == Backend::Nft || has_legacy(host, family);
+            let is_marked = is_readable && save(host, variant, family).contains(&format!(":{HINT} "));
+            if variant == backend && !is_marked {
+                run(host, variant, family, &format!("-t mangle -N {HINT}"));
+            } else if variant != backend && is_marked {
+                run(host, variant, family, &format!("-t mangle -X {HINT}"));
+                has_moved = true;
+            }
+        }
+    }
+    has_moved
+}
+
 /// Adds the rules of an `iptables-save` text to the existing ones (`--noflush`).
 ///
 /// # Panics

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::until;
-use ferry_lab::proxy::{IPTABLES, NFTABLES};
-use ferry_lab::{Family, LabMachine, Manifests, ProbeOutcome, Protocol, TestService};
+use ferry_lab::{Family, LabMachine, Manifests, Mode, ProbeOutcome, Protocol, TestService};
 
 use crate::support::{Asker, EXECUTABLE, LIMIT, stage, stage_in};
 
@@ -31,15 +30,15 @@ fn frontends(family: Family) -> [(LabMachine, SocketAddr); 4] {
 /// A node's first proxy finds clients that have been sending since the machine started.
 #[test]
 fn the_first_start_on_a_node_is_a_change() {
-    the_first_start_is_a_change(NFTABLES);
+    the_first_start_is_a_change(Mode::NFTABLES);
 }
 
 #[test]
 fn the_first_start_on_a_node_is_a_change_in_iptables_mode_too() {
-    the_first_start_is_a_change(IPTABLES);
+    the_first_start_is_a_change(Mode::IPTABLES);
 }
 
-fn the_first_start_is_a_change(mode: &'static str) {
+fn the_first_start_is_a_change(mode: Mode) {
     let manifests = nothing().with(service(Protocol::Udp), &[LabMachine::PodA]);
     let mut stage = stage_in(mode, &manifests);
     stage.kill();
@@ -60,7 +59,7 @@ fn the_first_start_is_a_change(mode: &'static str) {
     }
 }
 
-fn flows_that_came_too_early_are_answered(mode: &'static str, protocol: Protocol) {
+fn flows_that_came_too_early_are_answered(mode: Mode, protocol: Protocol) {
     let mut stage = stage_in(mode, &nothing());
     for family in Family::ALL {
         stage.set(&nothing());
@@ -83,17 +82,17 @@ fn flows_that_came_too_early_are_answered(mode: &'static str, protocol: Protocol
 
 #[test]
 fn udp_flows_that_came_too_early_are_answered() {
-    flows_that_came_too_early_are_answered(NFTABLES, Protocol::Udp);
+    flows_that_came_too_early_are_answered(Mode::NFTABLES, Protocol::Udp);
 }
 
 #[test]
 fn udp_flows_that_came_too_early_are_answered_in_iptables_mode_too() {
-    flows_that_came_too_early_are_answered(IPTABLES, Protocol::Udp);
+    flows_that_came_too_early_are_answered(Mode::IPTABLES, Protocol::Udp);
 }
 
 #[test]
 fn sctp_flows_that_came_too_early_are_answered() {
-    flows_that_came_too_early_are_answered(NFTABLES, Protocol::Sctp);
+    flows_that_came_too_early_are_answered(Mode::NFTABLES, Protocol::Sctp);
 }
 
 /// The client retries after a second; the first packet's conntrack entry must be deleted by then.

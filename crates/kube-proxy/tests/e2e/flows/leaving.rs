@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use ferry_lab::objects::{EndpointCondition, at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::until;
-use ferry_lab::proxy::{NFTABLES, USERSPACE};
-use ferry_lab::{Family, Lab, LabMachine, Manifests, ProbeOutcome, Protocol, TestService};
+use ferry_lab::proxy::USERSPACE;
+use ferry_lab::{Family, Lab, LabMachine, Manifests, Mode, ProbeOutcome, Protocol, TestService};
 
 use crate::support::{Asker, EndedFlows, LIMIT, removed, rest, spread, stage, stage_in, sweeps};
 
@@ -39,7 +39,7 @@ fn all_askers(lab: &Lab, protocol: Protocol, number: u8) -> Vec<Asker<'_>> {
 }
 
 /// Every flow follows the endpoints through all changes, and no endpoint answers in place of a removed one.
-fn flows_follow(mode: &'static str, protocol: Protocol, number: u8) {
+fn flows_follow(mode: Mode, protocol: Protocol, number: u8) {
     let mut stage = stage_in(mode, &at(protocol, number, &[LabMachine::PodA]));
     let askers = all_askers(stage.lab, protocol, number);
     for asker in &askers {
@@ -71,7 +71,7 @@ fn flows_follow(mode: &'static str, protocol: Protocol, number: u8) {
         spread(times)
     );
     // In mode userspace the entries lead to the proxy's listeners, which stay.
-    let changes = if mode == USERSPACE { 0.0 } else { f64::from(rounds) * askers.len() as f64 };
+    let changes = if mode.name == USERSPACE { 0.0 } else { f64::from(rounds) * askers.len() as f64 };
     if protocol == Protocol::Udp {
         // an association that is only begun is forgotten after seconds
         until("they are counted", LIMIT, || removed(&stage) - before >= changes);
@@ -81,16 +81,16 @@ fn flows_follow(mode: &'static str, protocol: Protocol, number: u8) {
 
 #[test]
 fn udp_flows_follow_the_endpoints() {
-    flows_follow(NFTABLES, Protocol::Udp, 51);
+    flows_follow(Mode::NFTABLES, Protocol::Udp, 51);
 }
 
 #[test]
 fn udp_flows_follow_the_endpoints_in_mode_userspace_too() {
-    flows_follow(USERSPACE, Protocol::Udp, 66);
+    flows_follow(Mode::USERSPACE, Protocol::Udp, 66);
 }
 
 /// The endpoint stays, and in mode userspace the listener that the flow leads to doesn't.
-fn flows_survive_a_change_of_policy(mode: &'static str, number: u8) {
+fn flows_survive_a_change_of_policy(mode: Mode, number: u8) {
     let by_policy = |is_local: bool| {
         let service = service(Protocol::Udp, number);
         Manifests::new().with(if is_local { service.external_local() } else { service }, &[LabMachine::PodA])
@@ -109,7 +109,7 @@ fn flows_survive_a_change_of_policy(mode: &'static str, number: u8) {
             // A client that goes on sending keeps its entry alive.
             assert_eq!(asker.answer(), "pod-a:8080", "{} {is_local}", asker.to);
         }
-        if mode == USERSPACE {
+        if mode.name == USERSPACE {
             let now = stage.proxy.metric("kubeproxy_userspace_connections_total", &["service=\"dns\""]);
             assert!(now >= counted.max(askers.len() as f64), "a counter never falls: {counted}, then {now}");
             counted = now;
@@ -119,17 +119,17 @@ fn flows_survive_a_change_of_policy(mode: &'static str, number: u8) {
 
 #[test]
 fn udp_flows_survive_a_change_of_policy() {
-    flows_survive_a_change_of_policy(NFTABLES, 67);
+    flows_survive_a_change_of_policy(Mode::NFTABLES, 67);
 }
 
 #[test]
 fn udp_flows_survive_a_change_of_policy_in_mode_userspace_too() {
-    flows_survive_a_change_of_policy(USERSPACE, 68);
+    flows_survive_a_change_of_policy(Mode::USERSPACE, 68);
 }
 
 #[test]
 fn sctp_flows_follow_the_endpoints() {
-    flows_follow(NFTABLES, Protocol::Sctp, 52);
+    flows_follow(Mode::NFTABLES, Protocol::Sctp, 52);
 }
 
 /// How long after the rules are in force: another service of the same change answers.

@@ -9,10 +9,10 @@ use std::time::Duration;
 use ferry_lab::lab::node_addresses;
 use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::until;
-use ferry_lab::proxy::{IPTABLES, NFTABLES, ProxyConfig};
+use ferry_lab::proxy::IPVS;
 use ferry_lab::{Family, Lab, LabMachine, Manifests, Mode, ProbeOutcome, Protocol, TestService};
 
-use crate::support::{Asker, EndedFlows, LIMIT, removed, rest, stage_in, stage_with, sweeps};
+use crate::support::{Asker, EndedFlows, LIMIT, removed, rest, stage_in, stage_with, sweeps, switch};
 
 /// A client that sends requests from one port, one after another.
 struct Talker {
@@ -70,7 +70,7 @@ fn askers(lab: &Lab, protocol: Protocol, number: u8) -> Vec<Asker<'_>> {
     askers
 }
 
-fn right_flows_stay(mode: &'static str) {
+fn right_flows_stay(mode: Mode) {
     let manifests = Manifests::new()
         .with(service("busy", 70, Protocol::Udp), &[LabMachine::PodA, LabMachine::Far])
         .with(service("quiet", 71, Protocol::Udp), &[LabMachine::PodA]);
@@ -117,17 +117,22 @@ fn right_flows_stay(mode: &'static str) {
 
 #[test]
 fn right_flows_stay_over_twenty_restarts() {
-    right_flows_stay(NFTABLES);
+    right_flows_stay(Mode::NFTABLES);
 }
 
 #[test]
 fn right_flows_stay_over_twenty_restarts_in_iptables_mode_too() {
-    right_flows_stay(IPTABLES);
+    right_flows_stay(Mode::IPTABLES);
+}
+
+#[test]
+fn right_flows_stay_over_twenty_restarts_by_the_legacy_tool_too() {
+    right_flows_stay(Mode::IPTABLES_LEGACY);
 }
 
 /// Endpoints, frontends and whole services are removed while no proxy runs, and clients keep sending. The next proxy is of this
-/// mode.
-fn what_went_meanwhile_is_followed(before: &'static str, after: &'static str, protocol: Protocol) {
+/// mode. Entries that are right in both modes stay.
+fn what_went_meanwhile_is_followed(before: Mode, after: Mode, protocol: Protocol) {
     let [moved, bare, gone, empty] = [("moved", 72), ("bare", 73), ("gone", 74), ("empty", 75)]
         .map(|(name, number)| service(name, number, protocol));
     let all = [&moved, &bare, &gone, &empty];
@@ -135,18 +140,25 @@ fn what_went_meanwhile_is_followed(before: &'static str, after: &'static str, pr
     let mut stage = stage_in(before, &first);
     let lab = stage.lab;
     let [to_moved, to_bare, to_gone, to_empty] = [72, 73, 74, 75].map(|number| askers(lab, protocol, number));
+    let of_bare: Vec<_> = to_bare.iter().map(|asker| asker.entry(lab).expect("a flow").id).collect();
+    // A flow through the proxy, or through a virtual server, is another one in another mode.
+    let is_kept = before == after || [before, after].iter().all(|mode| !mode.profile.relays() && mode.name != IPVS);
     stage.kill();
     let then = Manifests::new()
         .with(moved, &[LabMachine::Far])
         .with(TestService::new("bare", 73).protocols(&[protocol]), &[LabMachine::PodA])
         .without_endpoints(empty);
-    stage.reset(&ProxyConfig { mode: after, ..ProxyConfig::default() }, &then);
+    switch(&mut stage, after, "", &then);
     for asker in &to_moved {
         until(&format!("{protocol} {} follows", asker.to), LIMIT, || asker.endpoint().as_deref() == Some("far:8080"));
     }
-    for asker in &to_bare {
-        let is_cluster_ip = Family::ALL.iter().any(|family| asker.to == at_cluster_ip(*family, 73));
-        if is_cluster_ip { assert_eq!(asker.answer(), "pod-a:8080", "{}", asker.to) } else { asker.gets_lost(lab) }
+    for (asker, id) in to_bare.iter().zip(of_bare) {
+        if !Family::ALL.iter().any(|family| asker.to == at_cluster_ip(*family, 73)) {
+            asker.gets_lost(lab);
+            continue;
+        }
+        assert_eq!(asker.answer(), "pod-a:8080", "{}", asker.to);
+        assert!(!is_kept || asker.entry(lab).is_some_and(|entry| entry.id == id), "{} has a new flow", asker.to);
     }
     to_gone.iter().for_each(|asker| asker.gets_lost(lab));
     for asker in &to_empty {
@@ -154,37 +166,57 @@ fn what_went_meanwhile_is_followed(before: &'static str, after: &'static str, pr
     }
 }
 
+/// The same mode before and after.
+fn what_went_while_the_proxy_was_away_is_followed_in(mode: Mode) {
+    for protocol in protocols(mode) {
+        what_went_meanwhile_is_followed(mode, mode, *protocol);
+    }
+}
+
+/// Hand-overs between a mode and others, in both directions.
+fn what_went_before_a_change_of_mode_is_followed_between(mode: Mode, others: &[Mode]) {
+    for other in others {
+        for protocol in protocols(mode).iter().filter(|protocol| protocols(*other).contains(protocol)) {
+            what_went_meanwhile_is_followed(*other, mode, *protocol);
+            what_went_meanwhile_is_followed(mode, *other, *protocol);
+        }
+    }
+}
+
 #[test]
 fn what_went_while_the_proxy_was_away_is_followed() {
-    for protocol in [Protocol::Udp, Protocol::Sctp] {
-        what_went_meanwhile_is_followed(NFTABLES, NFTABLES, protocol);
-    }
+    what_went_while_the_proxy_was_away_is_followed_in(Mode::NFTABLES);
 }
 
 #[test]
 fn what_went_while_the_proxy_was_away_is_followed_in_iptables_mode_too() {
-    for protocol in [Protocol::Udp, Protocol::Sctp] {
-        what_went_meanwhile_is_followed(IPTABLES, IPTABLES, protocol);
-    }
+    what_went_while_the_proxy_was_away_is_followed_in(Mode::IPTABLES);
+}
+
+#[test]
+fn what_went_while_the_proxy_was_away_is_followed_by_the_legacy_tool_too() {
+    what_went_while_the_proxy_was_away_is_followed_in(Mode::IPTABLES_LEGACY);
 }
 
 #[test]
 fn what_went_while_the_proxy_was_away_is_followed_in_mode_userspace_too() {
-    what_went_meanwhile_is_followed(Mode::USERSPACE.name, Mode::USERSPACE.name, Protocol::Udp);
-}
-
-#[test]
-fn what_went_before_a_change_from_and_to_mode_userspace_is_followed() {
-    for other in [NFTABLES, IPTABLES] {
-        what_went_meanwhile_is_followed(other, Mode::USERSPACE.name, Protocol::Udp);
-        what_went_meanwhile_is_followed(Mode::USERSPACE.name, other, Protocol::Udp);
-    }
+    what_went_while_the_proxy_was_away_is_followed_in(Mode::USERSPACE);
 }
 
 #[test]
 fn what_went_before_a_change_of_mode_is_followed() {
-    what_went_meanwhile_is_followed(NFTABLES, IPTABLES, Protocol::Udp);
-    what_went_meanwhile_is_followed(IPTABLES, NFTABLES, Protocol::Udp);
+    what_went_before_a_change_of_mode_is_followed_between(Mode::NFTABLES, &[Mode::IPTABLES]);
+}
+
+#[test]
+fn what_went_before_a_change_from_and_to_mode_userspace_is_followed() {
+    what_went_before_a_change_of_mode_is_followed_between(Mode::USERSPACE, &[Mode::NFTABLES, Mode::IPTABLES]);
+}
+
+#[test]
+fn what_went_before_a_change_from_and_to_the_legacy_tool_is_followed() {
+    let others = [Mode::NFTABLES, Mode::IPTABLES, Mode::USERSPACE];
+    what_went_before_a_change_of_mode_is_followed_between(Mode::IPTABLES_LEGACY, &others);
 }
 
 /// Which of the node's addresses serve node ports.
@@ -199,9 +231,9 @@ enum Serving {
 }
 
 /// Another configuration removes a node port from an address.
-fn node_ports_leave_an_address((from, before): (&'static str, Serving), mode: &'static str, protocol: Protocol) {
+fn node_ports_leave_an_address((from, before): (Mode, Serving), mode: Mode, protocol: Protocol) {
     let manifests = Manifests::new().with(service("ported", 76, protocol), &[LabMachine::PodA]);
-    let config = |mode, serving: Serving| {
+    let more = |serving: Serving| {
         let ranges = Family::ALL.map(|family| {
             let bits = if family == Family::V4 { 32 } else { 128 };
             node_addresses(family).map(|address| format!("\"{address}/{bits}\""))
@@ -209,13 +241,12 @@ fn node_ports_leave_an_address((from, before): (&'static str, Serving), mode: &'
         let wanted =
             ranges.iter().flatten().enumerate().filter(|(index, _)| serving == Serving::Both || index % 2 == 1);
         let wanted: Vec<_> = wanted.map(|(_, range)| range.as_str()).collect();
-        let more = match serving {
+        match serving {
             Serving::All => "nodePortAddresses: [\"0.0.0.0/0\", \"::/0\"]\n".to_owned(),
             Serving::Both | Serving::Second => format!("nodePortAddresses: [{}]\n", wanted.join(", ")),
-        };
-        ProxyConfig { mode, more, ..ProxyConfig::default() }
+        }
     };
-    let mut stage = stage_with(&config(from, before), &manifests);
+    let mut stage = stage_with(from, &more(before), &manifests);
     let clients = Family::ALL.map(|family| {
         node_addresses(family).map(|address| {
             let asker = Asker::new(stage.lab, LabMachine::Client, protocol, SocketAddr::new(address, 30076));
@@ -223,34 +254,31 @@ fn node_ports_leave_an_address((from, before): (&'static str, Serving), mode: &'
             asker
         })
     });
-    stage.reset(&config(mode, Serving::Second), &manifests);
+    switch(&mut stage, mode, &more(Serving::Second), &manifests);
     for [first, second] in &clients {
         first.gets_lost(stage.lab);
         assert_eq!(second.answer(), "pod-a:8080", "{}", second.to);
     }
 }
 
-/// The modes that every kernel has. Mode ipvs needs a virtual machine: its flows are tested there, in `plane-ipvs/tests/kernel`
-/// and in `churn`.
-fn modes() -> Vec<&'static str> {
-    Mode::names().into_iter().filter(|mode| *mode != Mode::IPVS.name).collect()
-}
+/// The modes that every kernel has, with both variants of the tool; mode userspace by the way that has conntrack entries.
+const MODES: [Mode; 4] = [Mode::NFTABLES, Mode::IPTABLES, Mode::IPTABLES_LEGACY, Mode::USERSPACE];
 
 /// The connectionless protocols that a mode serves.
-fn protocols(mode: &str) -> &'static [Protocol] {
-    if mode == Mode::USERSPACE.name { &[Protocol::Udp] } else { &[Protocol::Udp, Protocol::Sctp] }
+fn protocols(mode: Mode) -> &'static [Protocol] {
+    if mode.profile.relays() { &[Protocol::Udp] } else { &[Protocol::Udp, Protocol::Sctp] }
 }
 
 #[test]
 fn a_node_port_that_leaves_an_address_leaves_its_flows() {
-    for mode in modes() {
+    for mode in MODES {
         node_ports_leave_an_address((mode, Serving::Both), mode, Protocol::Udp);
     }
 }
 
 #[test]
 fn node_ports_that_every_address_served_leave_their_flows() {
-    for mode in modes() {
+    for mode in MODES {
         for protocol in protocols(mode) {
             node_ports_leave_an_address((mode, Serving::All), mode, *protocol);
         }
@@ -259,8 +287,8 @@ fn node_ports_that_every_address_served_leave_their_flows() {
 
 #[test]
 fn node_ports_that_every_address_served_leave_their_flows_after_a_change_of_mode() {
-    for before in modes() {
-        for after in modes().into_iter().filter(|after| *after != before) {
+    for before in MODES {
+        for after in MODES.into_iter().filter(|after| *after != before) {
             node_ports_leave_an_address((before, Serving::All), after, Protocol::Udp);
         }
     }

@@ -9,9 +9,10 @@ use std::time::Duration;
 use ferry_kernel::conntrack::testing::DestroyMonitor;
 use ferry_kernel::conntrack::{ConntrackSocket, Entry, Filter};
 use ferry_kube_proxy::planes;
+use ferry_lab::iptables;
 use ferry_lab::patience::until;
-use ferry_lab::proxy::{NFTABLES, ProxyConfig};
-use ferry_lab::{Family, Lab, LabMachine, Manifests, ProbeClient, ProbeOutcome, Protocol, Stage};
+use ferry_lab::proxy::{IPVS, NFTABLES, ProxyConfig};
+use ferry_lab::{Family, Lab, LabMachine, Manifests, Mode, ProbeClient, ProbeOutcome, Protocol, Stage};
 
 /// The program under test.
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
@@ -20,28 +21,51 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 
 /// The lab, built once, with a proxy that serves these manifests. Groups take turns.
 pub(crate) fn stage(manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
-    stage_in(NFTABLES, manifests)
+    stage_in(Mode::NFTABLES, manifests)
 }
 
 /// The same in a mode.
-pub(crate) fn stage_in(mode: &'static str, manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
-    stage_with(&ProxyConfig { mode, ..ProxyConfig::default() }, manifests)
+pub(crate) fn stage_in(mode: Mode, manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
+    stage_with(mode, "", manifests)
 }
 
-/// The same with a configuration.
-pub(crate) fn stage_with(config: &ProxyConfig, manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
+/// The same with further lines of the configuration.
+pub(crate) fn stage_with(mode: Mode, more: &str, manifests: &Manifests) -> MutexGuard<'static, Stage<'static>> {
     static STAGE: OnceLock<Mutex<Stage<'static>>> = OnceLock::new();
     let stage = STAGE.get_or_init(|| {
         let lab: &Lab = Box::leak(Box::new(Lab::new()));
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("flows");
-        Mutex::new(Stage::new(lab, EXECUTABLE, &folder, config.clone(), manifests))
+        prepare(lab, mode);
+        Mutex::new(Stage::new(lab, EXECUTABLE, &folder, config(mode, more), manifests))
     });
     let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
-    stage.reset(config, manifests);
-    // Mode nftables has two rule domains, mode iptables one of the two for its tool's variants.
-    let own = if config.mode == NFTABLES { 2 } else { 1 };
+    switch(&mut stage, mode, more, manifests);
+    // Mode nftables has two rule domains, mode iptables one of the two for its tool's variants, mode ipvs those of mode nftables, too.
+    let own = match mode.name {
+        NFTABLES => 2,
+        IPVS => 3,
+        _ => 1,
+    };
     stage.wait_for_hand_over(planes::domains().count() - own);
     stage
+}
+
+/// Replaces the proxy by one of this mode, with further lines of the configuration, if the running one is another.
+pub(crate) fn switch(stage: &mut Stage<'_>, mode: Mode, more: &str, manifests: &Manifests) {
+    if prepare(stage.lab, mode) {
+        // The configuration names no variant of the tool.
+        stage.kill();
+    }
+    stage.reset(&config(mode, more), manifests);
+}
+
+fn config(mode: Mode, more: &str) -> ProxyConfig {
+    ProxyConfig { mode: mode.name, more: more.to_owned(), ..ProxyConfig::default() }
+}
+
+/// Marks the mode's variant of the tool as the kubelet's. True if another one was marked.
+fn prepare(lab: &Lab, mode: Mode) -> bool {
+    mode.backend.is_some_and(|backend| iptables::move_hint(lab.host(LabMachine::Node), backend))
 }
 
 /// A client that sends from one port all the time.
