@@ -53,3 +53,34 @@ pub(crate) fn open(family: Family, shared: &Shared, options: IpvsOptions) -> io:
     let device = DeviceKernel::open(family, shared.device.clone())?;
     Ok(Layered::new(vec![Box::new(table), Box::new(servers), Box::new(device)]))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use ferry_api::object::Protocol;
+    use ferry_kernel::netns::Namespace;
+    use ferry_model::FrontendAddr;
+    use ferry_plane::{Kernel as _, Served};
+
+    use super::*;
+
+    /// Mode nftables, and upstream's proxy in it, have a table of the same name. What only that served is not in any unit.
+    #[test]
+    fn the_table_of_mode_nftables_serves_what_its_maps_hold() {
+        let table = "table ip kube-proxy {
+            map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; elements = { 10.96.0.1 . udp . 53 : drop }; };
+            map service-nodeports { type inet_proto . inet_service : verdict; elements = { udp . 30053 : drop }; };
+        }";
+        let read = || {
+            let output = Command::new("nft").arg(table).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            let lock = IpvsCommitLock::default();
+            TableLayer::<IpvsTable, IpvsObject>::open(Family::V4, (), lock).unwrap().foreign_serves()
+        };
+        let served = Namespace::new().unwrap().run(read).unwrap();
+        let of = |at| Served::Frontend(Protocol::Udp, at);
+        let vip = FrontendAddr::Vip([10, 96, 0, 1].into(), 53);
+        assert_eq!(served, [of(vip), of(FrontendAddr::NodePort(30053)), Served::NodePortsEverywhere]);
+    }
+}

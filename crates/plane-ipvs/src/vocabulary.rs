@@ -3,6 +3,7 @@
 
 use ferry_api::object::Family;
 use ferry_kernel::nft::{BaseHook, ElementData, OwnedData, Verdict, VerdictRef};
+use ferry_model::FrontendAddr;
 use ferry_plane::Served;
 use ferry_ruleset::Rules;
 use ferry_ruleset::fields::{Bytes, FieldReader};
@@ -101,11 +102,27 @@ impl Vocabulary for IpvsTable {
         }
     }
 
-    const SERVING: &'static [FixedSet] = &[];
+    const SERVING: &'static [FixedSet] = &[FixedSet::ServiceIps, FixedSet::ServiceNodePorts, FixedSet::NodePortIps];
 
     /// No element leads to endpoints: virtual servers do.
     fn served(_: &ElementKey) -> Option<Served> {
         None
+    }
+
+    /// The table of mode nftables has the same name, and is replaced without a hand-over.
+    fn served_elsewhere(element: &ElementKey) -> Option<Served> {
+        match element {
+            ElementKey::Vip { map: VipMap::Services, at: ServerId { protocol, address, port } } => {
+                Some(Served::Frontend(*protocol, FrontendAddr::Vip(*address, *port)))
+            }
+            ElementKey::NodePort { protocol, port } => Some(Served::Frontend(*protocol, FrontendAddr::NodePort(*port))),
+            ElementKey::NodePortIp(address) => Some(Served::NodePorts(*address)),
+            ElementKey::Vip { map: VipMap::Restricted, .. }
+            | ElementKey::BoundIp(_)
+            | ElementKey::PingedIp(_)
+            | ElementKey::HealthPort(_)
+            | ElementKey::SameOctet(_) => None,
+        }
     }
 
     fn leads_to(value: &Value) -> Option<ChainName<Self>> {

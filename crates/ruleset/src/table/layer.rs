@@ -156,7 +156,7 @@ impl<V: Vocabulary, O: InTable<V>> Kernel<O> for TableLayer<V, O> {
         for set in V::SERVING {
             let read = self.socket.elements(family, V::TABLE, set.name(), &mut |element| {
                 let key = V::key(None, *set, family, &element.key);
-                served.extend(key.and_then(|key| V::served(&key)));
+                served.extend(key.and_then(|key| V::served_elsewhere(&key)));
             });
             // Without the set, nothing is served by it.
             drop(read);

@@ -84,12 +84,16 @@ pub trait Vocabulary: Copy + Debug + Ord + Hash + Send + Sync + 'static {
     fn with_data(world: &Self::World, value: &Self::Value, use_it: &mut dyn FnMut(ElementData<'_>)) -> bool;
     /// Decodes a value. One that this mode never writes is a value of its own, which nothing wants.
     fn value(world: &Self::World, set: Self::Set, family: Family, data: &OwnedData) -> Self::Value;
-    /// The sets and maps whose elements [serve](Self::served), in this mode's table and in those of other modes and makers, which have
-    /// the same names and keys.
+    /// The sets and maps whose elements [serve](Self::served_elsewhere) in tables of other modes and makers, which have the same names
+    /// and keys.
     const SERVING: &'static [Self::Set];
 
     /// The frontend that packets find by this element, or the address that serves node ports by it.
     fn served(element: &Self::Element) -> Option<Served>;
+    /// The same if the element is in a table of another mode or maker.
+    fn served_elsewhere(element: &Self::Element) -> Option<Served> {
+        Self::served(element)
+    }
     /// The chain that a value leads to.
     fn leads_to(value: &Self::Value) -> Option<ChainName<Self>>;
 }
