@@ -95,6 +95,7 @@ const CORPUS_AND_MORE: &[Test] = &[
 /// Mode ipvs from outside.
 const END_TO_END: &[Test] = &[
     Test::new("crates/kube-proxy", "ipvs", "--include-ignored"),
+    Test::new("crates/kube-proxy", "flows", "--include-ignored ipvs"),
     Test::new(
         "crates/kube-proxy",
         "outside",
@@ -116,6 +117,7 @@ const SELECTION: &[&str] = &[
     "--test=churn",
     "--test=deploy",
     "--test=devices",
+    "--test=flows",
     "--test=ipvs",
     "--test=kernel",
     "--test=outside",

@@ -130,9 +130,16 @@ fn right_flows_stay_over_twenty_restarts_by_the_legacy_tool_too() {
     right_flows_stay(Mode::IPTABLES_LEGACY);
 }
 
+#[test]
+#[ignore = "needs IPVS: runs in virtual machines"]
+fn right_flows_stay_over_twenty_restarts_by_ipvs() {
+    right_flows_stay(Mode::IPVS);
+}
+
 /// Endpoints, frontends and whole services are removed while no proxy runs, and clients keep sending. The next proxy is of this
 /// mode. Entries that are right in both modes stay.
 fn what_went_meanwhile_is_followed(before: Mode, after: Mode, protocol: Protocol) {
+    println!("{before} to {after}, {protocol}");
     let [moved, bare, gone, empty] = [("moved", 72), ("bare", 73), ("gone", 74), ("empty", 75)]
         .map(|(name, number)| service(name, number, protocol));
     let all = [&moved, &bare, &gone, &empty];
@@ -217,6 +224,22 @@ fn what_went_before_a_change_from_and_to_mode_userspace_is_followed() {
 fn what_went_before_a_change_from_and_to_the_legacy_tool_is_followed() {
     let others = [Mode::NFTABLES, Mode::IPTABLES, Mode::USERSPACE];
     what_went_before_a_change_of_mode_is_followed_between(Mode::IPTABLES_LEGACY, &others);
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in virtual machines"]
+fn what_went_while_the_proxy_was_away_is_followed_by_ipvs() {
+    what_went_while_the_proxy_was_away_is_followed_in(Mode::IPVS);
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in virtual machines"]
+fn what_went_before_a_change_to_mode_ipvs_is_followed() {
+    for before in [Mode::NFTABLES, Mode::IPTABLES] {
+        for protocol in protocols(Mode::IPVS) {
+            what_went_meanwhile_is_followed(before, Mode::IPVS, *protocol);
+        }
+    }
 }
 
 /// Which of the node's addresses serve node ports.
