@@ -44,7 +44,7 @@ const DISPATCH: [(&str, &str); 6] = [
 ];
 
 /// Name of the tool of a variant and family, for example `ip6tables-legacy`.
-fn tool(backend: Backend, family: Family) -> String {
+pub fn tool(backend: Backend, family: Family) -> String {
     let tool = match family {
         Family::V4 => "iptables",
         Family::V6 => "ip6tables",
@@ -60,15 +60,8 @@ pub fn run(host: &Host, backend: Backend, family: Family, arguments: &str) -> St
     host.sh(&tool(backend, family), &arguments.split(' ').collect::<Vec<_>>())
 }
 
-/// Creates the chain by which a kubelet marks the variant in use, in both families.
-pub fn hint(host: &Host, backend: Backend) {
-    for family in Family::ALL {
-        run(host, backend, family, &format!("-t mangle -N {HINT}"));
-    }
-}
-
-/// Creates that chain in this variant alone, in both families. True if the other variant had it.
-pub fn move_hint(host: &Host, backend: Backend) -> bool {
+/// Creates the chain by which a kubelet marks the variant in use, in this variant alone, in both families. True if the other variant had it.
+pub fn hint(host: &Host, backend: Backend) -> bool {
     let mut has_moved = false;
     for family in Family::ALL {
         for variant in [Backend::Nft, Backend::Legacy] {

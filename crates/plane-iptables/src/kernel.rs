@@ -80,7 +80,7 @@ impl IptablesKernel {
             of_failure(failure)
         })?;
         if let Some(known) = self.knowledge.known() {
-            found.complete_hidden(self.tool.family(), &known.mirror);
+            found = found.completed(self.tool.family(), &known.mirror);
         }
         let Found { mut objects, mirror, unreadable } = found;
         self.knowledge = Knowledge::of_all(mirror, unreadable);
@@ -96,7 +96,7 @@ impl IptablesKernel {
             self.note_changes()?;
             let mut found = self.variant.chains(&self.tool, &chains).map_err(of_failure)?;
             if let Some(known) = self.knowledge.known() {
-                found.complete_hidden(self.tool.family(), &known.mirror);
+                found = found.completed(self.tool.family(), &known.mirror);
                 // Differences in these chains that were not requested would be hidden from now on.
                 let differing = drift::differing(&known.mirror, &found, &chains);
                 known.renew(&chains, found.mirror, differing, keys);
@@ -131,9 +131,9 @@ impl IptablesKernel {
         let Some(known) = self.knowledge.known().filter(|_| !tables.is_empty()) else { return Ok(()) };
         let begin = Instant::now();
         match self.variant.tables(&self.tool, &tables.iter().copied().collect::<Vec<_>>()) {
-            Ok(mut found) => {
+            Ok(found) => {
                 self.variant.was_read(&tables, begin.elapsed());
-                found.complete_hidden(self.tool.family(), &known.mirror);
+                let found = found.completed(self.tool.family(), &known.mirror);
                 known.differ(drift::keys_in(&known.mirror, &found, &tables));
                 Ok(())
             }
@@ -164,9 +164,7 @@ impl IptablesKernel {
                 touched.chains.extend(base::shared_chains());
             }
             drift::keys(&known.mirror, &touched.chains, |shared| {
-                let mut found = variant.chains(tool, shared)?;
-                found.complete_hidden(tool.family(), &known.mirror);
-                Ok(found)
+                Ok(variant.chains(tool, shared)?.completed(tool.family(), &known.mirror))
             })
         });
         let keys = match looked {

@@ -172,11 +172,6 @@ impl SharedChain {
         self.rules
     }
 
-    /// True if the tool can't print its rules.
-    pub(crate) fn is_hidden(&self) -> bool {
-        self.hidden
-    }
-
     fn put(&mut self, owner: RuleOwner, lines: PrintedRules) -> (usize, usize) {
         let added = lines.count();
         let removed = self.owned.insert(owner, lines).map_or(0, |before| before.count());
@@ -282,6 +277,11 @@ impl Mirror {
         if !std::mem::replace(&mut place.exists, true) {
             self.resize(id.table, |size| size.chains += 1);
         }
+    }
+
+    /// True if the tool can't print the rules of this chain.
+    pub(crate) fn is_hidden(&self, id: ChainId) -> bool {
+        self.shared_chains.get(&id).is_some_and(|chain| chain.hidden)
     }
 
     /// The tool can't print the rules of this chain.

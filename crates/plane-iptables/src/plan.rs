@@ -11,7 +11,7 @@ use ferry_plane::{Batch, Op};
 
 use crate::base;
 use crate::edits::Edit;
-use crate::mirror::{ChainOwnership, Mirror, PrintedRules, SharedChain, at};
+use crate::mirror::{ChainOwnership, Mirror, PrintedRules, at};
 use crate::names::Class;
 use crate::object::{self, ChainId, IptObject, OwnedRulesKey, RuleOwner};
 
@@ -267,8 +267,9 @@ impl<'a> RunPlan<'a> {
             }
             IptObject::SharedChain(id) if self.mirror.shared_chain(*id).is_none() => self.task(*id).made = Some(item),
             IptObject::OwnedRules(key, rules) => {
-                let is_hidden = self.mirror.shared_chain(key.chain).is_some_and(SharedChain::is_hidden);
-                if is_hidden || self.mirror.owned(key) != Some(&PrintedRules::of(self.family, rules)) {
+                if self.mirror.is_hidden(key.chain)
+                    || self.mirror.owned(key) != Some(&PrintedRules::of(self.family, rules))
+                {
                     self.task(key.chain).put.push(item);
                 }
             }
@@ -312,9 +313,8 @@ impl<'a> RunPlan<'a> {
                     |items: &[Item]| Old::of(family, mirror, items.iter().filter_map(|item| object(batch, *item)));
                 (task.replaced, task.taken) = (old(&task.put), old(&task.take));
                 // Others' rules are in it that have no text.
-                let is_hidden = mirror.shared_chain(*id).is_some_and(SharedChain::is_hidden);
-                task.replaced.stubborn |= is_hidden && !task.put.is_empty();
-                task.taken.stubborn |= is_hidden && !task.take.is_empty();
+                task.replaced.stubborn |= mirror.is_hidden(*id) && !task.put.is_empty();
+                task.taken.stubborn |= mirror.is_hidden(*id) && !task.take.is_empty();
                 task.length = Some(mirror.shared_chain(*id).map_or(0, |chain| chain.rules()));
             }
         }

@@ -188,11 +188,12 @@ impl Sorter {
 impl Found {
     /// Adds what was known before of shared chains that the tool can't print. The rule that hides them is reported as foreign, so they are
     /// written anew, with these rules.
-    pub(crate) fn complete_hidden(&mut self, family: Family, known: &Mirror) {
+    pub(crate) fn completed(mut self, family: Family, known: &Mirror) -> Self {
         for (key, lines) in self.mirror.complete_hidden(known) {
             let rules = lines.iter().filter_map(|line| Rule::parse(family, line)).collect();
             self.objects.push(owned(key, rules));
         }
+        self
     }
 }
 

@@ -255,7 +255,7 @@ pub(crate) async fn run(
             keep_port(&mut reopening, &open);
             let error = serve(&open, &status, &workers, at).await;
             worker.context.totals.listener_errors.increment();
-            tracing::warn!(%error, listener = status.target().name(), "Listener failed");
+            tracing::warn!(%error, listener = status.target().name(), "Listener failed, opening it again");
             let state = if reopening.is_some() { SocketState::Failed } else { SocketState::Lost };
             status.set(state(error.into()));
             [pause, _] = PAUSES;

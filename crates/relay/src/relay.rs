@@ -121,7 +121,7 @@ impl Relay {
         };
         if let Err(error) = &opened {
             self.totals.listener_errors.increment();
-            tracing::warn!(%error, listener = target.name(), "Failed to open a listener");
+            tracing::warn!(%error, listener = target.name(), "Failed to open a listener, retrying");
         }
         let status = Arc::new(ListenerStatus::new(target, opened.as_ref(), reopening.is_some()));
         let serving = opened.ok();

@@ -216,13 +216,21 @@ async fn a_run_goes_on_after_the_request_that_began_it() {
 #[tokio::test]
 async fn a_run_ends_with_its_client() {
     let bench = Bench::new();
-    let alive = bench.folder.path("alive");
-    let setup = bench.client(&format!("{}sleep 0.4\ntouch {alive}", bench.count()), "");
-    assert!(tokio::time::timeout(Duration::from_millis(150), setup.status()).await.is_err(), "it waits for the plugin");
+    let identity = bench.folder.path("identity");
+    let script = format!("{}echo $$ > {identity}\nexec sleep 60", bench.count());
+    let setup = bench.client_with(&script, |timing| timing.plugin = Duration::from_secs(60));
+    assert!(tokio::time::timeout(Duration::from_millis(500), setup.status()).await.is_err(), "it waits for the plugin");
     assert_eq!(bench.runs(), 1);
+    // A process that has ended, and is not waited for yet, has no command line.
+    let process = Path::new("/proc").join(fs::read_to_string(&identity).unwrap().trim()).join("cmdline");
+    let is_alive = || fs::read(&process).is_ok_and(|text| !text.is_empty());
+    assert!(is_alive());
     drop(setup);
-    tokio::time::sleep(Duration::from_millis(700)).await;
-    assert!(!Path::new(&alive).exists());
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while is_alive() {
+        assert!(Instant::now() < deadline, "the plugin outlives its client");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 #[test]

@@ -429,11 +429,8 @@ impl Cluster {
 
     /// Sets a parameter of the server's machine, if its kernel has it.
     pub(crate) fn set_parameter(&self, path: &str, value: &str) {
-        match self
-            .namespace
-            .run(|| fs::write(Path::new("/proc/sys").join(path), value))
-            .expect("entering the namespace")
-        {
+        let written = self.namespace.run(|| fs::write(Path::new("/proc/sys").join(path), value));
+        match written.expect("entering the namespace") {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{path}: {error}"),
             Ok(()) | Err(_) => {}
         }

@@ -157,18 +157,17 @@ fn a_shared_chain_that_the_tool_cannot_print_keeps_the_rules_that_were_known() {
     let mut sorter = Sorter::new(Family::V4);
     sorter.begin(Table::Nat);
     sorter.hidden(names::SERVICES, Vec::new());
-    let mut hidden = sorter.found();
-    hidden.complete_hidden(Family::V4, &before.mirror);
+    let hidden = sorter.found().completed(Family::V4, &before.mirror);
     let chain = ChainId { table: Table::Nat, name: names::SERVICES };
     assert_eq!(before.objects.len(), 2);
     for object in &before.objects {
         assert!(hidden.objects.contains(object), "{object:?}");
     }
     assert!(hidden.objects.contains(&IptObject::ForeignRule(chain, HIDING.into())));
-    let of = |found: &Found| found.mirror.shared_chain(chain).map(|chain| (chain.is_hidden(), chain.owned().clone()));
-    let (was_hidden, owned) = of(&before).unwrap();
-    assert!(!was_hidden && owned.len() == 1);
-    assert_eq!(of(&hidden), Some((true, owned)));
+    assert!(!before.mirror.is_hidden(chain) && hidden.mirror.is_hidden(chain));
+    let owned = |found: &Found| found.mirror.shared_chain(chain).unwrap().owned().clone();
+    assert_eq!(owned(&hidden), owned(&before));
+    assert_eq!(owned(&before).len(), 1);
 }
 
 #[test]

@@ -14,8 +14,8 @@ use crate::platform;
 pub(super) const PORTALS: RuleDomain =
     RuleDomain { mode: MODE_USERSPACE, name: "iptables chains of mode userspace", retire: retire_portals };
 
-/// What an operator can do where the configured way `redirect` can't be used.
-const REMEDY: &str = "mend that, or configure userspaceWay: bind";
+/// The remedy where the configured way `redirect` can't be used.
+const REMEDY: &str = "provide that, or configure userspaceWay: bind";
 
 /// Opens the configured way. Without one: `redirect`, or `bind` where the privilege or the kernel's support for that is missing.
 pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {

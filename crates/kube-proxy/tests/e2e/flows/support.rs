@@ -65,7 +65,7 @@ fn config(mode: Mode, more: &str) -> ProxyConfig {
 
 /// Marks the mode's variant of the tool as the kubelet's. True if another one was marked.
 fn prepare(lab: &Lab, mode: Mode) -> bool {
-    mode.backend.is_some_and(|backend| iptables::move_hint(lab.host(LabMachine::Node), backend))
+    mode.backend.is_some_and(|backend| iptables::hint(lab.host(LabMachine::Node), backend))
 }
 
 /// A client that sends from one port all the time.

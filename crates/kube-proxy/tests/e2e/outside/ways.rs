@@ -13,7 +13,7 @@ use crate::events::{NODE, notes};
 use crate::snapshot::{metric, server};
 use crate::support::{METRICS, Machine};
 
-/// What an operator can do without nf_tables.
+/// The remedy without nf_tables, in the words of the error.
 const REMEDY: &str = "or configure userspaceWay: bind";
 
 /// Writes the configuration of mode userspace by this way, for a cluster of a kubeconfig; returns its path.

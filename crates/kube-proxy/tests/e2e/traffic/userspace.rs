@@ -7,6 +7,8 @@ use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use ferry_kernel::iptables::Backend;
+use ferry_lab::iptables;
 use ferry_lab::objects::{EndpointCondition, at_cluster_ip, at_node_port};
 use ferry_lab::patience::{slowly, until, within};
 use ferry_lab::probe::{Echo, Hammer, Held};
@@ -372,7 +374,7 @@ fn a_listener_is_not_reached_by_its_own_port() {
 fn chains_of_upstreams_mode_are_removed_in_both_families_and_variants() {
     let (_turn, lab) = (alone(), Lab::new());
     let node = lab.host(LabMachine::Node);
-    let tools = Family::ALL.map(|family| ["nft", "legacy"].map(|variant| (family, tool(family, variant))));
+    let tools = Family::ALL.map(|family| Backend::ALL.map(|variant| (family, iptables::tool(variant, family))));
     let tools = tools.as_flattened();
     for (family, tool) in tools {
         for (table, chain, from) in [
@@ -402,10 +404,4 @@ fn chains_of_upstreams_mode_are_removed_in_both_families_and_variants() {
         assert_eq!(chains, [":KUBE-PORTALS - [0:0]", "-A PREROUTING -j KUBE-PORTALS"], "{tool}");
         assert!(lab.from(LabMachine::PodB).tcp(at_cluster_ip(*family, 46), 3).all_answered(), "{family}");
     }
-}
-
-/// The tool of a family and variant.
-fn tool(family: Family, variant: &str) -> String {
-    let family = if family == Family::V4 { "iptables" } else { "ip6tables" };
-    format!("{family}-{variant}")
 }
