@@ -48,6 +48,10 @@ struct Commands {
 /// Commands that are sent before more are planned: they take memory.
 const TOGETHER: usize = 4096;
 
+/// Servers of one send whose unused endpoints are deleted with it, at most: each is read once more. Those of others are deleted by the next
+/// look at destinations.
+const ENDED_AT_ONCE: usize = 256;
+
 /// Commits the batch in the canonical order.
 pub(super) fn commit(kernel: &mut ServersKernel, batch: &Batch<IpvsObject>) -> Result<(), CommitFailure> {
     let operations = batch.operations().filter_map(|(op, index, object)| match object {
@@ -173,6 +177,8 @@ impl<'a> Pending<'a> {
                 kernel.forget(*id);
             }
         }
+        let draining = operations.iter().map(|(_, id, _)| *id).filter(|id| kernel.draining.has(*id));
+        kernel.end_drained(draining.take(ENDED_AT_ONCE).collect(), Instant::now()).map_err(CommitFailure::unknown)?;
         Ok(again.into_iter().filter_map(|position| operations.get(position).copied()).collect())
     }
 }

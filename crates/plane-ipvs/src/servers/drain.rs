@@ -41,6 +41,11 @@ impl Draining {
         self.servers.is_empty()
     }
 
+    /// True if endpoints of this server drain.
+    pub(crate) fn has(&self, id: ServerId) -> bool {
+        self.servers.contains_key(&id)
+    }
+
     /// The servers with draining endpoints.
     pub(crate) fn servers(&self) -> Vec<ServerId> {
         self.servers.keys().copied().collect()

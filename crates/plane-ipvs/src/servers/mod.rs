@@ -307,11 +307,11 @@ impl ServersKernel {
         self.schedulers.forget(id);
     }
 
-    /// Deletes draining endpoints whose connections have ended, or whose grace period is over. What the kernel refuses is tried
-    /// again at the next look.
-    fn end_drained(&mut self, now: Instant) -> Result<(), CommitError> {
+    /// Deletes draining endpoints of these servers whose connections have ended, or whose grace period is over. What the kernel refuses is
+    /// tried again at the next look.
+    fn end_drained(&mut self, servers: Vec<ServerId>, now: Instant) -> Result<(), CommitError> {
         let mut ended = Vec::new();
-        for id in self.draining.servers() {
+        for id in servers {
             let destinations = self.destinations(id)?;
             ended.extend(self.draining.ended(id, &destinations, now).into_iter().map(|endpoint| (id, endpoint)));
         }
@@ -388,7 +388,7 @@ impl Kernel<IpvsObject> for ServersKernel {
         }
         if destinations_are_due {
             let before = self.director.processor_time();
-            self.end_drained(now)?;
+            self.end_drained(self.draining.servers(), now)?;
             self.look_one_by_one()?;
             self.look_at_listing();
             self.looks.destinations.done(now, self.director.processor_time().saturating_sub(before));

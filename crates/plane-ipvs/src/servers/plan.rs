@@ -21,7 +21,7 @@ pub(crate) fn fill(id: ipvs::ServerId, endpoints: &[Weighted]) -> impl Iterator<
 }
 
 /// Adds the commands that change a server: settings first, then endpoints that come or get another weight, and those that go
-/// last, so that the server has an endpoint at each step. Returns the endpoints that keep their connections with weight 0.
+/// last, so that the server has an endpoint at each step. Returns the endpoints that drain, with weight 0.
 pub(crate) fn change(
     found: &Found,
     server: IpvsServer,
@@ -33,12 +33,12 @@ pub(crate) fn change(
     if (IpvsServer { timeout_seconds, ..found.server }) != server {
         commands.push(Command::EditServer(server));
     }
-    let mut there: BTreeMap<Endpoint, (IpvsDestination, Connections)> =
-        found.destinations.iter().map(|(at, connections)| (endpoint_of(at.address), (*at, *connections))).collect();
+    let mut there: BTreeMap<Endpoint, IpvsDestination> =
+        found.destinations.iter().map(|(at, _)| (endpoint_of(at.address), *at)).collect();
     for weighted in endpoints {
         match there.remove(&weighted.endpoint) {
             None => commands.push(add(server.id, weighted)),
-            Some((at, _)) => {
+            Some(at) => {
                 let wanted = destination(weighted.endpoint, weighted.weight);
                 if at != wanted {
                     commands.push(Command::EditDestination(server.id, wanted));
@@ -47,8 +47,8 @@ pub(crate) fn change(
         }
     }
     let mut draining = Vec::new();
-    for (endpoint, (at, connections)) in there {
-        if !drains(&server, connections) {
+    for (endpoint, at) in there {
+        if !drains(&server) {
             commands.push(Command::DeleteDestination(server.id, at.address));
             continue;
         }
@@ -60,12 +60,11 @@ pub(crate) fn change(
     draining
 }
 
-/// True if an endpoint that leaves its server keeps its connections: those of TCP end by themselves. UDP and SCTP flows would go
-/// on as long as their clients send. With `dh` all connections to a frontend go to one endpoint, and would be refused while that
-/// one has weight 0.
-pub(crate) fn drains(server: &IpvsServer, connections: Connections) -> bool {
-    let has_connections = connections.active > 0 || connections.inactive > 0;
-    server.id.protocol == IpvsProtocol::Tcp && has_connections && server.scheduler.name() != Scheduler::Dh.name()
+/// True if an endpoint that leaves its server keeps its connections: those of TCP end by themselves. One without connections drains, too,
+/// since it may get one until its weight is 0. UDP and SCTP flows would go on as long as their clients send. With `dh` all connections
+/// to a frontend go to one endpoint, and would be refused while that one has weight 0.
+fn drains(server: &IpvsServer) -> bool {
+    server.id.protocol == IpvsProtocol::Tcp && server.scheduler.name() != Scheduler::Dh.name()
 }
 
 fn add(id: ipvs::ServerId, weighted: &Weighted) -> Command {
@@ -119,11 +118,18 @@ mod tests {
 
     #[test]
     fn endpoints_come_before_others_go() {
-        let (commands, draining) = plan(IpvsProtocol::Tcp, &[at(1, 1, 0)], &[(2, 1)]);
-        let id = "TCP 10.96.0.1:80";
+        let (commands, draining) = plan(IpvsProtocol::Udp, &[at(1, 1, 0)], &[(2, 1)]);
+        let id = "UDP 10.96.0.1:80";
         let expected =
             [format!("add destination 10.244.0.2:8080 to {id}"), format!("delete destination 10.244.0.1:8080 of {id}")];
         assert_eq!((&commands[..], draining), (&expected[..], vec![]));
+        let (commands, draining) = plan(IpvsProtocol::Tcp, &[at(1, 1, 0)], &[(2, 1)]);
+        let id = "TCP 10.96.0.1:80";
+        let expected = [
+            format!("add destination 10.244.0.2:8080 to {id}"),
+            format!("edit destination 10.244.0.1:8080 of {id} weight 0"),
+        ];
+        assert_eq!((&commands[..], draining), (&expected[..], vec![endpoint(1)]), "it may have connections by then");
     }
 
     #[test]

@@ -28,6 +28,8 @@ struct State {
     servers: BTreeMap<ServerId, Found>,
     /// another program makes this server before the next commit
     intruder: Option<(ServerId, Found)>,
+    /// a client connects to these destinations of all servers before the next commit, if they have a weight
+    client: Option<Endpoint>,
     /// answers to the next commit are lost from this command on
     lost_from: Option<usize>,
     /// schedulers whose modules are gone
@@ -46,6 +48,20 @@ struct State {
     /// the processor time so far, and that of reading one server
     used: Duration,
     cost: Duration,
+}
+
+impl State {
+    /// What others do before a commit.
+    fn act_before_commit(&mut self) {
+        if let Some((id, found)) = self.intruder.take() {
+            self.servers.insert(id, found);
+        }
+        if let Some(endpoint) = self.client.take() {
+            let all = self.servers.values_mut().flat_map(|found| &mut found.destinations);
+            let chosen = all.filter(|(to, _)| convert::endpoint_of(to.address) == endpoint && to.weight > 0);
+            chosen.for_each(|(_, connections)| connections.active += 1);
+        }
+    }
 }
 
 /// IPVS in memory.
@@ -123,9 +139,7 @@ impl Director for Memory {
 
     fn commit(&mut self, commands: &[Command]) -> Result<Vec<RefusedCommand>, Lost> {
         let mut state = self.state();
-        if let Some((id, found)) = state.intruder.take() {
-            state.servers.insert(id, found);
-        }
+        state.act_before_commit();
         let lacking: Vec<&str> = state.lacking.iter().map(|gone| gone.name()).collect();
         let mut failures = Vec::new();
         for (index, command) in commands.iter().enumerate() {
@@ -149,9 +163,17 @@ impl Director for Memory {
                     state.servers.remove(&at);
                     None
                 }
-                (Command::NewDestination(_, to) | Command::EditDestination(_, to), Some(found)) => {
+                (Command::NewDestination(_, to), Some(found)) => {
                     found.destinations.retain(|(other, _)| other.address != to.address);
                     found.destinations.push((to, Connections::default()));
+                    None
+                }
+                (Command::EditDestination(_, to), Some(found)) => {
+                    found
+                        .destinations
+                        .iter_mut()
+                        .filter(|(at, _)| at.address == to.address)
+                        .for_each(|(at, _)| *at = to);
                     None
                 }
                 (Command::DeleteDestination(_, address), Some(found)) => {
@@ -545,4 +567,24 @@ fn a_server_that_one_list_leaves_out_stays_ours() {
     memory.state().undumped.push(node_port(30_003));
     assert_eq!(kernel.read_back(&Extent::All).unwrap().len(), 10);
     assert_eq!(reported(&mut kernel, ROUND), BTreeSet::new());
+}
+
+/// The connections of an endpoint are counted before the commands are sent: one that comes in between is not cut.
+#[test]
+fn a_connection_that_comes_while_its_endpoint_goes_is_kept() {
+    for connects in [false, true] {
+        let (memory, id) = (Memory::default(), vip(1));
+        let mut kernel = memory.kernel();
+        kernel.commit(&creates([server(id, &[1, 2])])).unwrap();
+        memory.state().client = connects.then(|| endpoint(1));
+        let batch = Batch { replace: vec![server(id, &[2])], ..Batch::default() };
+        kernel.commit(&batch).unwrap();
+        let there: Vec<(Endpoint, u32)> = memory.state().servers[&id]
+            .destinations
+            .iter()
+            .map(|(to, _)| (convert::endpoint_of(to.address), to.weight))
+            .collect();
+        let kept = [(endpoint(1), 0), (endpoint(2), 1)];
+        assert_eq!(there, if connects { &kept[..] } else { &kept[1..] }, "an unused one goes at once");
+    }
 }
