@@ -145,6 +145,34 @@ pub fn replace_one_endpoint<M: Mode>() -> (MemoryEngine<M>, Outcome) {
     (engine, outcome)
 }
 
+/// An engine finds the objects of an earlier run, and one service, whose endpoints have changed since, is refused. When every object is
+/// compared because another program may have changed it, the objects stay that those of the refused service refer to.
+pub fn a_repair_keeps_what_a_refused_service_refers_to<M: Mode>() {
+    let mut world = World::new(Family::V4, <M::Compiler as Compile>::PROFILE);
+    let now = Instant::now();
+    let found = fresh::<M>(&world, now).kernel().objects.clone();
+    let plain = world.services.iter().position(|(id, ..)| id.to_string().ends_with("demo/plain")).unwrap();
+    world.change(plain, &[9], &[], false);
+    let wanted = fresh::<M>(&world, now).kernel().objects.clone();
+    let changed = wanted.into_iter().filter(|(key, object)| found.get(key) != Some(object));
+    let refused = changed.map(|(key, _)| key).collect();
+    let kernel = MemoryKernel { objects: found.clone(), refused, ..MemoryKernel::default() };
+    let mut engine = Engine::new(M::compiler(world.family, false), kernel);
+    engine.offer(world.delta());
+    let outcome = engine.sync(now);
+    assert_eq!(outcome.quarantined.len(), 1, "{outcome:?}");
+    let referred = || found.keys().filter(|key| !M::is_leaf(key));
+    for touched in found.keys().map(|key| vec![key.clone()]).chain([found.keys().cloned().collect()]) {
+        engine.kernel_mut().touched = touched;
+        let outcome = engine.tend(now);
+        assert!(outcome.error.is_none(), "{outcome:?}");
+        engine.tend(now + Duration::from_millis(300));
+        assert_eq!(engine.kernel().violations, Vec::<String>::new());
+        let lost: Vec<_> = referred().filter(|key| !engine.kernel().objects.contains_key(key)).collect();
+        assert!(lost.is_empty(), "{lost:?}");
+    }
+}
+
 /// Another program deletes an object of a service, and a commit that deletes the service fails half-way: no step refers to a missing
 /// object, the repair of that object included, and nothing is left of the service.
 pub fn a_loss_beside_a_deletion_that_fails_half_way<M: Mode>() {

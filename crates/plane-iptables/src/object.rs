@@ -236,6 +236,10 @@ impl Object for IptObject {
             RuleOwner::HealthCheck(..) | RuleOwner::Jump(_) | RuleOwner::Guard => None,
         }
     }
+
+    fn is_leaf(&self) -> bool {
+        self.serves().is_some() || matches!(self, Self::ForeignRule(..))
+    }
 }
 
 /// The shared chain whose rules this object is some of.

@@ -10,6 +10,11 @@ fn any_history_ends_in_the_objects_of_one_full_build() {
 }
 
 #[test]
+fn a_repair_keeps_what_a_refused_service_refers_to() {
+    history::a_repair_keeps_what_a_refused_service_refers_to::<ThisMode>();
+}
+
+#[test]
 fn a_loss_beside_a_deletion_that_fails_half_way() {
     history::a_loss_beside_a_deletion_that_fails_half_way::<ThisMode>();
 }

@@ -9,7 +9,7 @@ use crate::toy::{Toy, ToyCompile, ToyKey, base, context, served, service};
 use ferry_conformance::memory::{half_way, settle};
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Failing, Fault, MemoryKernel, Side};
-use ferry_plane::{CommitError, Delta, Extent, SyncEngine, UnitId};
+use ferry_plane::{CommitError, Delta, Extent, Next, SyncEngine, UnitId};
 use proptest::prelude::*;
 
 type ToyEngine = Engine<ToyCompile, MemoryKernel<Toy>>;
@@ -688,6 +688,28 @@ fn a_kernel_without_memory_is_not_asked_for_each_unit() {
     engine.kernel_mut().starved.clear();
     settle(&mut engine, now);
     assert_eq!((20..60).filter(|vip| engine.kernel().objects.contains_key(&ToyKey::Frontend(*vip))).count(), 40);
+}
+
+#[test]
+fn groups_behind_one_without_resources_are_tried_in_the_same_pass() {
+    let now = Instant::now();
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default()).with_portion(4);
+    engine.offer(World::new().delta());
+    settle(&mut engine, now);
+    engine.kernel_mut().starved = vec![ToyKey::Frontend(21)];
+    let services = (20..32).map(|index| service(index, &[index], &[1]));
+    let units = services.map(|(name, unit)| (UnitId::Service(name), unit.map(Arc::new))).collect();
+    engine.offer(Delta { context: None, units });
+    let outcome = engine.sync(now);
+    let there = |engine: &ToyEngine| {
+        (20..32).filter(|vip| engine.kernel().objects.contains_key(&ToyKey::Frontend(*vip))).collect::<Vec<u8>>()
+    };
+    assert!(matches!(outcome.error.as_deref(), Some(CommitError::Resources(_))), "{outcome:?}");
+    assert_eq!(there(&engine), (24..32).collect::<Vec<_>>(), "the first of three groups waits");
+    assert_eq!((outcome.acked.len(), outcome.next), (8, Next::RetryAfter(Duration::from_millis(50))));
+    let outcome = engine.sync(now + Duration::from_millis(50));
+    assert!(outcome.error.is_none() && outcome.quarantined.len() == 1, "{outcome:?}");
+    assert_eq!(there(&engine), (20..32).filter(|vip| *vip != 21).collect::<Vec<_>>());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{BatchOf, Engine};
 use crate::attempt::{Change, halves, held_back, owners};
 use crate::{Acked, CommitError, Compile, Kernel, UnitId};
 
-/// Units without resources one after the other after which the whole kernel counts as short of them.
+/// Units, or groups, without resources one after the other after which the whole kernel counts as short of them.
 const MOST_STARVED: usize = 8;
 
 impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
@@ -45,6 +45,22 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             }
             CommitError::Drifted { .. } | CommitError::Busy(_) | CommitError::Unusable(_) => false,
         }
+    }
+
+    /// Passes over a group for which the kernel has no resources now, so that the groups behind it are tried in the same pass; the error is
+    /// that of the pass. Fails with it where the next group would not be independent of this one, or the kernel as a whole is short.
+    pub(super) fn pass_over(
+        &mut self,
+        error: CommitError,
+        short: &mut Option<CommitError>,
+    ) -> Result<Vec<Vec<Change>>, CommitError> {
+        let is_short = matches!(error, CommitError::Resources(_));
+        self.starved += usize::from(is_short);
+        if !is_short || self.starved > MOST_STARVED || !self.unverified.is_empty() {
+            return Err(error);
+        }
+        *short = Some(error);
+        Ok(Vec::new())
     }
 
     /// Quarantines the units that caused a failed commit; returns the others as groups to try. Fails with the error if the

@@ -27,6 +27,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         }
         self.place_pending(&[], None);
         let mut groups = portions(self.changes(context, now), self.portion);
+        let mut short = None;
         while let Some(mut group) = groups.pop() {
             if self.unverified.is_all() {
                 outcome.worked = true;
@@ -65,14 +66,15 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
                 }
                 Err(CommitError::Drifted { .. }) if uniform => self.reconcile(context, &group, now, outcome),
                 Err(error) if self.blames_units(&error, &group) => self.set_apart(context, group, &batch, error, now),
-                Err(error) => Err(error),
+                Err(error) => self.pass_over(error, &mut short),
             };
             match left {
                 Err(CommitError::Drifted { .. }) => return self.sync_all(context, now, Purpose::Conflict, outcome),
                 left => groups.extend(left?),
             }
         }
-        self.revert(context, now, outcome)
+        let reverted = self.revert(context, now, outcome);
+        short.map_or(Ok(()), Err).and(reverted)
     }
 
     /// Records if some units still have an earlier context, because they wait or were not reached.

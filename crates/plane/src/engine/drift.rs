@@ -202,7 +202,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         let actual = self.read_sorted(&keys)?;
         let Wanted { objects, owners } = self.wanted(context, &keys);
         let mut batch = difference_to_kernel(actual, objects.into_iter());
-        self.keep_wanted(context, &BTreeSet::new(), &mut batch);
+        self.keep_found(context, &BTreeSet::new(), &mut batch);
         if batch.is_empty() {
             return Ok(Repair { batch, units: Extent::Keys(Vec::new()) });
         }
@@ -212,7 +212,7 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         let actual = self.read_sorted(&whole)?;
         self.adopt_order(&actual, Some(&owners));
         let mut batch = difference_to_kernel(actual, self.wanted(context, &whole).objects.into_iter());
-        self.keep_wanted(context, &BTreeSet::new(), &mut batch);
+        self.keep_found(context, &BTreeSet::new(), &mut batch);
         let is_left = |key: &KeyOf<C>| !keys.contains(key) && self.is_left_alone(key, now);
         let left = self::keys(&batch).filter(is_left).collect();
         leave_out(&mut batch, &left);

@@ -194,20 +194,17 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         batch
     }
 
-    /// Removes from a batch the deletions of desired objects of waiting units that the kernel already held.
+    /// Removes from a batch the deletions of desired objects of waiting units that the kernel already held, and of those that such objects
+    /// may refer to.
     pub(super) fn keep_found(&self, context: &Context, changing: &BTreeSet<&UnitId>, batch: &mut BatchOf<C>) {
-        self.keep_wanted(context, changing, batch);
+        if batch.delete.is_empty() {
+            return;
+        }
+        let protected = self.wanted_by_waiting(context, changing, batch);
+        batch.delete.retain(|object| !protected.contains(&object.key()));
+        self.keep_shared(batch);
         if self.unverified.keeps_referred() {
             batch.delete.retain(Object::is_leaf);
-        }
-    }
-
-    /// As [`Engine::keep_found`], but of what no unit wants only shared objects stay: a repair is about objects that were changed.
-    pub(super) fn keep_wanted(&self, context: &Context, changing: &BTreeSet<&UnitId>, batch: &mut BatchOf<C>) {
-        if !batch.delete.is_empty() {
-            let protected = self.wanted_by_waiting(context, changing, batch);
-            batch.delete.retain(|object| !protected.contains(&object.key()));
-            self.keep_shared(batch);
         }
     }
 

@@ -5,7 +5,7 @@
 //! | ok | the units are acknowledged and no longer pending |
 //! | drifted | reads back the pending units' objects; again: all objects; again: commits every difference; then as busy |
 //! | refused | the units of the named objects keep their last good state and wait; the others go on |
-//! | no resources | as busy; again: split the group, until the unit that is too large or whose object is in use waits alone |
+//! | no resources | the groups behind are tried, then as busy; again: split the group, until the unit that is too large or whose object is in use waits alone |
 //! | busy | everything stays pending; again after a while |
 //! | unusable | as busy, more slowly; at start the caller decides whether to go on without this family |
 //!
@@ -70,7 +70,7 @@ pub struct Engine<C: Compile, K> {
     ahead: bool,
     /// largest number of new units in one commit of a first load
     portion: usize,
-    /// units set apart for want of resources since the last success of this pass
+    /// units set apart, and groups passed over, for want of resources since the last success of this pass
     starved: usize,
     /// passes that failed in a row
     failures: u32,
