@@ -1,4 +1,5 @@
-//! Measures the cost of deleting stale conntrack entries among many flows, in the running executable.
+//! Measures the cost of deleting stale conntrack entries among many flows, in the running executable (mode nftables), and, in any mode, the
+//! time until a client with a constant UDP source port follows a change.
 
 mod latency;
 mod restart;
@@ -6,11 +7,14 @@ mod restart;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_kernel::conntrack::testing::create;
 use ferry_kernel::conntrack::{ConntrackSocket, Entry, Filter, FlowStatus, Tuple};
+use ferry_kernel::iptables::Backend;
+use ferry_lab::Mode;
 
 use crate::process::{ProxyChild, ScratchDirectory, metrics};
 use crate::stats::{memory_mib, thread_of};
@@ -48,24 +52,38 @@ const CASES: [Case; 6] = [
     Case { what: "an empty table", concerned: false, protocol: UDP, stay: 9, all: false },
 ];
 
-pub(crate) fn run(flows: usize) -> anyhow::Result<()> {
+pub(crate) fn run(mode: Mode, flows: usize) -> anyhow::Result<()> {
     let program = std::env::current_exe()?.with_file_name("kube-proxy");
     anyhow::ensure!(program.exists(), "{} is missing: build the executable beside this program", program.display());
-    let first = manifests(SERVICES.into(), |_| 0..ENDPOINTS);
-    let directory = ScratchDirectory::new(vec![("all.yaml".to_owned(), first)])?;
+    if let Some(backend) = mode.backend {
+        hint(backend)?;
+    }
+    let first = manifests(Family::V4, SERVICES.into(), |_| 0..ENDPOINTS);
+    let directory = ScratchDirectory::new(mode, vec![("all.yaml".to_owned(), first)])?;
     let proxy = ProxyChild::start(&program, &directory.0)?;
     proxy.wait_for_sync(SERVICES.into())?;
-    for case in &CASES {
+    let is_measured = mode == Mode::NFTABLES;
+    for case in CASES.iter().filter(|_| is_measured) {
         let flows = if case.what.contains("empty") { 0 } else { flows };
         measure(case, flows, &directory, &proxy)?;
     }
-    latency::run(flows, &directory)?;
+    latency::run(mode, flows, &directory)?;
     drop((proxy, directory));
-    restart::run(&program, flows)
+    if is_measured { restart::run(&program, flows) } else { Ok(()) }
+}
+
+/// Creates the chain by which a kubelet marks the variant of the machine's tools, in both families.
+fn hint(backend: Backend) -> anyhow::Result<()> {
+    for base in ["iptables", "ip6tables"] {
+        let tool = format!("{base}-{backend}");
+        let status = Command::new(&tool).args(["-t", "mangle", "-N", "KUBE-IPTABLES-HINT"]).status()?;
+        anyhow::ensure!(status.success(), "{tool}: {status}");
+    }
+    Ok(())
 }
 
 fn measure(case: &Case, flows: usize, directory: &ScratchDirectory, proxy: &ProxyChild) -> anyhow::Result<()> {
-    write(directory, &manifests(SERVICES.into(), |_| 0..ENDPOINTS))?;
+    write(directory, &manifests(Family::V4, SERVICES.into(), |_| 0..ENDPOINTS))?;
     std::thread::sleep(ALL_PASSES);
     create((0..flows).map(|n| flow(case, n)), Duration::from_secs(600))?;
     let (wrong, process) = (wrong(case, flows), proxy.id());
@@ -75,7 +93,7 @@ fn measure(case: &Case, flows: usize, directory: &ScratchDirectory, proxy: &Prox
     let resident = memory_mib(&process.to_string(), "VmRSS")?;
     let start = Instant::now();
     let stay = |service| if service == 0 || case.all { case.stay } else { ENDPOINTS };
-    write(directory, &manifests(SERVICES.into(), |service| 0..stay(service)))?;
+    write(directory, &manifests(Family::V4, SERVICES.into(), |service| 0..stay(service)))?;
     while sum(PASSES)? < passes_before + 1.0 || sum(REMOVED)? < removed_before + wrong {
         anyhow::ensure!(start.elapsed() < PATIENCE, "{}: stale conntrack entries remain", case.what);
         std::thread::sleep(Duration::from_millis(2));
@@ -126,8 +144,7 @@ fn between(protocol: u8, n: usize, service: usize, endpoint: u8) -> Entry {
     let number = u32::try_from(n).unwrap_or(0);
     let client: IpAddr = Ipv4Addr::from_bits(0x0a0a_0000 + number / 20_000).into();
     let port = 20_000 + u16::try_from(number % 20_000).unwrap_or(0);
-    let [high, low] = octets(service);
-    let (vip, endpoint): (IpAddr, IpAddr) = ([10, 96, high, low].into(), [10, 200 + high, low, endpoint].into());
+    let (vip, endpoint) = (vip(Family::V4, service), endpoint_of(Family::V4, service, endpoint));
     Entry {
         original: Tuple { source: client, destination: vip, source_port: port, destination_port: 53 },
         reply: Tuple { source: endpoint, destination: client, source_port: 5353, destination_port: port },
@@ -159,21 +176,38 @@ fn octets(service: usize) -> [u8; 2] {
     u16::try_from(service).unwrap_or(0).to_be_bytes()
 }
 
+/// The cluster IP of a service.
+fn vip(family: Family, service: usize) -> IpAddr {
+    let [high, low] = octets(service);
+    match family {
+        Family::V4 => [10, 96, high, low].into(),
+        Family::V6 => [0xfd00, 0x96, 0, 0, 0, 0, high.into(), low.into()].into(),
+    }
+}
+
+/// The address of an endpoint of a service.
+fn endpoint_of(family: Family, service: usize, endpoint: u8) -> IpAddr {
+    let [high, low] = octets(service);
+    match family {
+        Family::V4 => [10, 200 + high, low, endpoint].into(),
+        Family::V6 => [0xfd00, 0x200, 0, 0, 0, high.into(), low.into(), endpoint.into()].into(),
+    }
+}
+
 /// Manifests of services with a UDP port, each with these endpoints.
-fn manifests(services: usize, endpoints: impl Fn(usize) -> Range<u8>) -> String {
+fn manifests(family: Family, services: usize, endpoints: impl Fn(usize) -> Range<u8>) -> String {
     let mut text = String::new();
     for service in 0..services {
-        let [high, low] = octets(service);
-        let net = 200 + high;
+        let vip = vip(family, service);
         text += &format!(
             "---\napiVersion: v1\nkind: Service\nmetadata: {{name: dns-{service}, namespace: bench}}\nspec:\n  \
-             type: ClusterIP\n  clusterIP: 10.96.{high}.{low}\n  clusterIPs: [10.96.{high}.{low}]\n  \
-             ipFamilies: [IPv4]\n  ports:\n  - {{name: dns, protocol: UDP, port: 53, targetPort: 5353}}\n\
+             type: ClusterIP\n  clusterIP: \"{vip}\"\n  clusterIPs: [\"{vip}\"]\n  \
+             ipFamilies: [{family}]\n  ports:\n  - {{name: dns, protocol: UDP, port: 53, targetPort: 5353}}\n\
              ---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: dns-{service}-a\n  \
-             namespace: bench\n  labels: {{kubernetes.io/service-name: dns-{service}}}\naddressType: IPv4\n\
+             namespace: bench\n  labels: {{kubernetes.io/service-name: dns-{service}}}\naddressType: {family}\n\
              ports:\n- {{name: dns, protocol: UDP, port: 5353}}\nendpoints:"
         );
-        let list = endpoints(service).map(|n| format!("\n- {{addresses: [10.{net}.{low}.{n}]}}"));
+        let list = endpoints(service).map(|n| format!("\n- {{addresses: [\"{}\"]}}", endpoint_of(family, service, n)));
         let list: String = list.collect();
         text += if list.is_empty() { " []" } else { &list };
         text.push('\n');

@@ -1,10 +1,10 @@
 //! The benchmark: `ferry-bench [--mode MODE] [--upstream KUBE-PROXY] [SERVICES …]` measures the path from objects to the
-//! kernel. MODE is `nftables`, `iptables` (over nf_tables), `iptables-legacy` or `ipvs`. Needs root; creates its own network
-//! namespaces. Prints figures without judging them: quote ratios and CPU time, machines are noisy.
+//! kernel. MODE is a row of [`Mode::ALL`]. Needs root; creates its own network namespaces. Prints figures without judging them: quote
+//! ratios and CPU time, machines are noisy.
 //!
-//! `ferry-bench [--mode MODE] --start|--spread|--events|--insight|--wide|--ranges SERVICES` runs one measurement alone, to be repeated
-//! side by side with another build. `--mode MODE --churn SERVICES [KUBE-PROXY]` measures only the staleness of rules under
-//! endless changes.
+//! `ferry-bench [--mode MODE] --start|--spread|--events|--insight|--wide|--ranges SERVICES` (and `--flows ENTRIES`) runs one measurement
+//! alone, to be repeated side by side with another build. `--mode MODE --churn SERVICES [KUBE-PROXY]` measures only the staleness of
+//! rules under endless changes.
 //!
 //! `ferry-bench --figures FILE --upstream KUBE-PROXY SERVICES` measures only what both proxies have in common, and writes it to a
 //! file; `ferry-bench --chart FILE` draws that as an SVG beside it, see [`chart`].
@@ -64,7 +64,7 @@ fn main() -> anyhow::Result<()> {
         ["--pipeline", services] => inside(size(services)?, pipeline::run),
         ["--wide", services] => inside(size(services)?, |services| wide::run(mode, services)),
         ["--ranges", services] => inside(size(services)?, |services| ranges::run(mode, services)),
-        ["--flows", flows] => inside(size(flows)?, flows::run),
+        ["--flows", flows] => inside(size(flows)?, |flows| flows::run(mode, flows)),
         ["--process", services] => inside(size(services)?, process::run),
         // Creates a namespace for each of its runs.
         ["--start", services] => api::start(mode, size(services)?),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use ferry_kernel::nft::NftSocket;
+use ferry_lab::Mode;
 
 use crate::neighbour::Neighbour;
 use crate::objects;
@@ -31,7 +32,7 @@ pub(crate) fn run(services: usize) -> anyhow::Result<()> {
     let program = std::env::current_exe()?.with_file_name("kube-proxy");
     anyhow::ensure!(program.exists(), "{} is missing: build the executable beside this program", program.display());
     println!("executable                                   {:8.2} MB", megabytes(&program)?);
-    let directory = ScratchDirectory::new(objects::files(services))?;
+    let directory = ScratchDirectory::new(Mode::NFTABLES, objects::files(services))?;
     let mut socket = NftSocket::open()?;
     let proxy = ProxyChild::start(&program, &directory.0)?;
     let took = proxy.wait_for_sync(services)?;
@@ -74,16 +75,22 @@ pub(crate) fn megabytes(path: &Path) -> anyhow::Result<f64> {
 // === impl ScratchDirectory ===
 
 impl ScratchDirectory {
-    /// Creates a temporary directory with these manifests, by name and content.
-    pub(crate) fn new(files: Vec<(String, String)>) -> anyhow::Result<Self> {
+    /// Creates a temporary directory with the configuration of a mode and with these manifests, by name and content.
+    pub(crate) fn new(mode: Mode, files: Vec<(String, String)>) -> anyhow::Result<Self> {
         let path = std::env::temp_dir().join(format!("ferry-bench-{}", std::process::id()));
         fs::create_dir_all(path.join("manifests"))?;
         let directory = Self(path);
         for (name, text) in files {
             fs::write(directory.0.join("manifests").join(name), text)?;
         }
-        let config = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n\
-                      clusterCIDR: 10.244.0.0/16\nhealthzBindAddress: 127.0.0.1:10256\n";
+        let mut config = format!(
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {}\n\
+             clusterCIDR: 10.244.0.0/16\nhealthzBindAddress: 127.0.0.1:10256\n",
+            mode.name
+        );
+        if let Some(way) = mode.way {
+            config += &format!("---\napiVersion: ferry.io/v1alpha1\nkind: FerryConfiguration\nuserspaceWay: {way}\n");
+        }
         fs::write(directory.0.join("config.yaml"), config)?;
         Ok(directory)
     }

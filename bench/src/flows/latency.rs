@@ -1,15 +1,16 @@
 //! Measures how long after a change of rules a client with a constant UDP source port reaches the new endpoint, for a client that gets
 //! answers and for one that gets none.
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::process::Command;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use ferry_api::object::Family;
 use ferry_kernel::conntrack::testing::create;
+use ferry_lab::Mode;
 
-use super::{clear, flow, manifests, write};
+use super::{clear, endpoint_of, flow, manifests, vip, write};
+use crate::network::ip;
 use crate::process::ScratchDirectory;
 use crate::stats;
 
@@ -21,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(700);
 const PERIOD: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A datagram that no endpoint answers.
-const METRICS: &[u8] = b"!";
+const ONE_WAY: &[u8] = b"!";
 
 /// Number of these datagrams that each endpoint has received.
 static UNANSWERED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
@@ -33,34 +34,39 @@ struct Times {
     one_way: Vec<Duration>,
 }
 
-/// Measures with `flows` other flows in the table.
-pub(super) fn run(flows: usize, directory: &ScratchDirectory) -> anyhow::Result<()> {
-    for endpoint in [0, 1] {
-        serve(endpoint)?;
-    }
-    for others in [0, flows] {
-        let case = &super::CASES[0];
-        create((0..others).map(|n| flow(case, n)), Duration::from_secs(600))?;
-        let Times { answered, one_way } = follow(directory)?;
-        stats::print(&format!("in force -> other endpoint answers, {others} flows"), answered, "");
-        stats::print(&format!("in force -> other endpoint reached one-way, {others} flows"), one_way, "");
-        clear(case.protocol)?;
+/// Measures in both families, with no other flows in the table and with `flows`.
+pub(super) fn run(mode: Mode, flows: usize, directory: &ScratchDirectory) -> anyhow::Result<()> {
+    for family in Family::ALL {
+        for endpoint in [0, 1] {
+            serve(family, endpoint)?;
+        }
+        for others in [0, flows] {
+            let case = &super::CASES[0];
+            create((0..others).map(|n| flow(case, n)), Duration::from_secs(600))?;
+            let Times { answered, one_way } = follow(family, directory)?;
+            let what = format!("{mode}, {family}, {others} flows, in force -> other endpoint");
+            stats::print(&format!("{what} answers"), answered, "");
+            stats::print(&format!("{what} reached one-way"), one_way, "");
+            clear(case.protocol)?;
+        }
     }
     Ok(())
 }
 
 /// Starts an endpoint of the first service on this machine, which answers with its number.
-fn serve(endpoint: u8) -> anyhow::Result<()> {
-    let address = Ipv4Addr::new(10, 200, 0, endpoint);
-    for arguments in [format!("address add {address}/32 dev lo"), "route replace 10.96.0.0/16 dev lo".to_owned()] {
-        let status = Command::new("ip").args(arguments.split(' ')).status().context("the ip tool is needed")?;
-        anyhow::ensure!(status.success(), "ip {arguments}: {status}");
-    }
+fn serve(family: Family, endpoint: u8) -> anyhow::Result<()> {
+    let address = endpoint_of(family, 0, endpoint);
+    let (length, option, vips) = match family {
+        Family::V4 => (32, "-4", "10.96.0.0/16"),
+        Family::V6 => (128, "-6", "fd00:96::/64"),
+    };
+    ip(&[option, "address", "add", &format!("{address}/{length}"), "dev", "lo"])?;
+    ip(&[option, "route", "replace", vips, "dev", "lo"])?;
     let socket = UdpSocket::bind((address, 5353))?;
     std::thread::spawn(move || {
         let mut datagram = [0; 16];
         while let Ok((length, from)) = socket.recv_from(&mut datagram) {
-            if datagram.get(..length) == Some(METRICS) {
+            if datagram.get(..length) == Some(ONE_WAY) {
                 UNANSWERED.get(usize::from(endpoint)).map(|count| count.fetch_add(1, Ordering::Relaxed));
             } else {
                 // the client may be gone
@@ -71,10 +77,14 @@ fn serve(endpoint: u8) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn follow(directory: &ScratchDirectory) -> anyhow::Result<Times> {
-    let to: SocketAddr = ([10, 96, 0, 0], 53).into();
+fn follow(family: Family, directory: &ScratchDirectory) -> anyhow::Result<Times> {
+    let to = SocketAddr::from((vip(family, 0), 53));
+    let any: IpAddr = match family {
+        Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+        Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+    };
     let open = |port: u16| -> anyhow::Result<UdpSocket> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
+        let socket = UdpSocket::bind((any, port))?;
         socket.connect(to)?;
         socket.set_nonblocking(true)?;
         Ok(socket)
@@ -87,7 +97,7 @@ fn follow(directory: &ScratchDirectory) -> anyhow::Result<Times> {
         let received_before = received();
         write(
             directory,
-            &manifests(super::SERVICES.into(), |service| match service {
+            &manifests(family, super::SERVICES.into(), |service| match service {
                 0 => endpoint..endpoint + 1,
                 _ => 0..super::ENDPOINTS,
             }),
@@ -103,7 +113,7 @@ fn follow(directory: &ScratchDirectory) -> anyhow::Result<Times> {
                 fresh.push((socket, Instant::now()));
             }
             let _ = kept.send(b"?");
-            let _ = one_way.send(METRICS);
+            let _ = one_way.send(ONE_WAY);
             std::thread::sleep(PERIOD);
             if received() > received_before {
                 reached.get_or_insert_with(Instant::now);

@@ -4,7 +4,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use ferry_api::object::Family;
 use ferry_kernel::conntrack::testing::create;
+use ferry_lab::Mode;
 
 use super::{ALL_PASSES, PASSES, PATIENCE, REMOVED, UDP, between, clear, manifests, sum};
 use crate::process::{ProxyChild, ScratchDirectory};
@@ -16,7 +18,8 @@ const ENDPOINTS: u8 = 10;
 
 /// Measures with `flows` flows in the table, one of ten to a removed endpoint.
 pub(super) fn run(program: &Path, flows: usize) -> anyhow::Result<()> {
-    let directory = ScratchDirectory::new(vec![("all.yaml".to_owned(), manifests(SERVICES, |_| 0..ENDPOINTS))])?;
+    let all = manifests(Family::V4, SERVICES, |_| 0..ENDPOINTS);
+    let directory = ScratchDirectory::new(Mode::NFTABLES, vec![("all.yaml".to_owned(), all)])?;
     let mut proxy = ProxyChild::start(program, &directory.0)?;
     proxy.wait_for_sync(SERVICES)?;
     for flows in [0, flows] {
