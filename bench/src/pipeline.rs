@@ -22,7 +22,7 @@ use ferry_model::Settings;
 use ferry_model::store::Event;
 use ferry_plane::SyncEngine;
 use ferry_plane::mailbox::{Arrival, Mailbox, Receiver as MailReceiver};
-use ferry_plane_iptables::{Counters, Features, IptablesCommitLock, IptablesEngine};
+use ferry_plane_iptables::{Counters, Features, IptablesCommitLock, IptablesEngine, why_no_sets};
 use ferry_plane_nftables::kernel::Written;
 use ferry_plane_nftables::{NftablesCommitLock, NftablesEngine, engine};
 
@@ -226,13 +226,9 @@ impl Pipe {
             ),
             Some(variant) => {
                 let tool = Tool::find(Family::V4, Some(variant))?;
+                let features = Features { has_sets: why_no_sets(&tool).is_none(), ..Features::default() };
                 let commit_lock = IptablesCommitLock::default();
-                Box::new(ferry_plane_iptables::engine(
-                    Features::default(),
-                    tool,
-                    commit_lock,
-                    Arc::new(Counters::default()),
-                ))
+                Box::new(ferry_plane_iptables::engine(features, tool, commit_lock, Arc::new(Counters::default())))
             }
             None => bail!("mode {mode} is not measured inside one process"),
         };

@@ -304,17 +304,18 @@ fn sets_are_listed_with_their_members_and_destroyed() {
 
         let mut sets = ipset::sets().unwrap();
         sets.sort_by(|a, b| a.name.cmp(&b.name));
-        let set = |name: &str, type_name: &str, family, references| Set {
+        let set = |name: &str, type_name: &str, family, references, elements| Set {
             name: name.to_owned(),
             type_name: type_name.to_owned(),
             family,
             references,
+            elements: Some(elements),
         };
         let all = [
-            set("KUBE-6-CLUSTER-IP", "hash:ip,port", Some(Family::V6), 0),
-            set("KUBE-CLUSTER-IP", "hash:ip,port", Some(Family::V4), 1),
-            set("KUBE-LOOP-BACK", "hash:ip,port,ip", Some(Family::V4), 0),
-            set("KUBE-NODE-PORT-TCP", "bitmap:port", None, 0),
+            set("KUBE-6-CLUSTER-IP", "hash:ip,port", Some(Family::V6), 0, 1),
+            set("KUBE-CLUSTER-IP", "hash:ip,port", Some(Family::V4), 1, 1),
+            set("KUBE-LOOP-BACK", "hash:ip,port,ip", Some(Family::V4), 0, 1),
+            set("KUBE-NODE-PORT-TCP", "bitmap:port", None, 0, 2),
         ];
         assert_eq!(sets, all);
         let member = |address, protocol, port| Member::Socket { address: ip(address), protocol, port };

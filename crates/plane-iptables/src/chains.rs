@@ -170,7 +170,13 @@ impl PortInput<'_> {
         let printed = &self.names.printed;
         let comment = dispatch::comment(printed, FrontendKind::LoadBalancer);
         let let_in = |range| RuleWriter::new().from(range).comment(&comment).jump(self.names.external());
-        let mut rules: Vec<Rule> = ranges.iter().copied().map(let_in).collect();
+        let mut rules: Vec<Rule> = match self.sources {
+            Some(set) => {
+                let admitted = RuleWriter::new().matching(Match::InSet { set: set.into() });
+                vec![admitted.comment(&comment).jump(self.names.external())]
+            }
+            None => ranges.iter().copied().map(let_in).collect(),
+        };
         let others = format!("other traffic to {printed} will be dropped by KUBE-PROXY-FIREWALL");
         rules.push(RuleWriter::new().comment(&others).target(Target::None));
         Some(rules)

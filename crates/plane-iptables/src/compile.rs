@@ -1,11 +1,12 @@
 //! Compiles a service's state into the objects that serve it. Holds no policy: the model has decided the treatment, and this
 //! module selects the chains that implement it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use ferry_api::object::Family;
-use ferry_kernel::iptables::{Rule, Table};
-use ferry_model::{Context, Frontend, PortState, Profile, ServiceState};
+use ferry_api::object::{Family, IpNet};
+use ferry_kernel::iptables::{IptablesChainName, Rule, Table};
+use ferry_model::{Context, Frontend, PortState, Profile, ServiceState, SourceRanges};
 use ferry_plane::{Before, Compile, Unit};
 
 use crate::features::Features;
@@ -15,6 +16,10 @@ use crate::object::{ChainId, IptKey, IptObject, OwnedRulesKey, RuleOwner};
 use crate::port::PortInput;
 use crate::shape::{External, Shape};
 use crate::{base, chains, dispatch, place};
+
+/// The most source ranges of a Service that are a rule each, as upstream's are. More are an ipset: the kernel validates all rules at each
+/// commit.
+const MOST_RANGE_RULES: usize = 64;
 
 /// Compiler of this mode for one IP family.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +103,7 @@ impl Iptables {
         other: Option<&ServiceState>,
         out: &mut Vec<IptObject>,
     ) {
+        let sources = self.source_set(service);
         for (index, state) in service.ports.iter().enumerate() {
             let beside = other.and_then(|other| beside(other, index, state));
             if beside == Some(state) {
@@ -110,6 +116,7 @@ impl Iptables {
                 family: self.family,
                 detector: context.local.as_ref(),
                 counts_localhost: self.features.counts_localhost && self.family == Family::V4,
+                sources: sources.as_ref().map(|(name, _)| *name),
                 external: state.frontends.iter().filter(|frontend| chains::admits(frontend)).find_map(external),
             };
             if beside.is_none() {
@@ -117,7 +124,27 @@ impl Iptables {
             }
             chains::write(&port, out);
         }
+        if let Some((name, ranges)) =
+            sources.filter(|of| other.and_then(|other| self.source_set(other)).as_ref() != Some(of))
+        {
+            out.push(IptObject::SourceSet(name, ranges));
+        }
         self.health_checks(service, out);
+    }
+
+    /// The ipset of a Service's source ranges; `None` if it has none, or so few that they are rules.
+    fn source_set(&self, service: &ServiceState) -> Option<(IptablesChainName, Arc<[IpNet]>)> {
+        if !self.features.has_sets {
+            return None;
+        }
+        let mut external =
+            service.ports.iter().flat_map(|port| &port.frontends).filter(|each| external(each).is_some());
+        external.find_map(|frontend| match &frontend.sources {
+            SourceRanges::Only(ranges) if ranges.len() > MOST_RANGE_RULES => {
+                Some((names::sources(&service.name, self.family), Arc::clone(ranges)))
+            }
+            SourceRanges::Only(_) | SourceRanges::Any => None,
+        })
     }
 
     /// Adds the rules that accept health checks: one for each port, as upstream does.

@@ -1,5 +1,8 @@
 //! Features: facts of the machine and the configuration that the compiler needs besides the context.
 
+use ferry_kernel::ipset;
+use ferry_kernel::iptables::Tool;
+
 /// Features that rules depend on. Constant for the life of the process: other features give another ruleset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
@@ -12,6 +15,22 @@ pub struct Features {
     pub drops_invalid: bool,
     /// the loopback guard is set although no node port is served there: `net.ipv4.conf.all.route_localnet` is 1 (IPv4 only)
     pub guards_loopback: bool,
+    /// many source ranges of a Service are an ipset instead of rules: the kernel and the tool have sets of networks
+    pub has_sets: bool,
     /// the kernel lacks table mangle: its canary chain, which reveals flushed tables, is left out
     pub lacks_mangle: bool,
+}
+
+/// The reason why [`Features::has_sets`] is false on this machine; `None` if it is true. Changes nothing; may load modules of the kernel.
+pub fn why_no_sets(tool: &Tool) -> Option<String> {
+    match ipset::has_nets(tool.family()) {
+        Ok(true) => {}
+        Ok(false) => return Some("the kernel lacks sets of networks".to_owned()),
+        Err(error) => return Some(error.to_string()),
+    }
+    match tool.has_match("set") {
+        Ok(true) => None,
+        Ok(false) => Some("the tool or the kernel lacks match set".to_owned()),
+        Err(failure) => Some(failure.to_string()),
+    }
 }

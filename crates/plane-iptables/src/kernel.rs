@@ -1,4 +1,5 @@
-//! Implements `Kernel` by the iptables tools: reads tables, commits each batch with one run, and reports foreign changes.
+//! Implements `Kernel` by the iptables tools, and by ipset where source ranges are many: reads tables, commits each batch with one run, and
+//! reports foreign changes.
 
 mod commit;
 
@@ -19,6 +20,7 @@ use crate::drift;
 use crate::knowledge::{Depth, Knowledge};
 use crate::object::{IptKey, IptObject};
 use crate::read;
+use crate::sets::SourceSets;
 use crate::sort::Found;
 use crate::variant::{self, Variant};
 use crate::verdict::{of_failure, of_io};
@@ -30,6 +32,7 @@ pub struct IptablesKernel {
     tool: Tool,
     variant: Box<dyn Variant>,
     counters: Arc<Counters>,
+    sets: SourceSets,
     knowledge: Knowledge,
     /// something was written at least once
     wrote: bool,
@@ -45,7 +48,8 @@ impl IptablesKernel {
     /// Of the tool's family, in the network namespace of the thread that uses it. Engines of one process share the `commit_lock`.
     pub fn new(tool: Tool, commit_lock: IptablesCommitLock, counters: Arc<Counters>) -> Self {
         let variant = variant::of(&tool, commit_lock);
-        Self { tool, variant, counters, knowledge: Knowledge::START, wrote: false, edits: true }
+        let sets = SourceSets::new(tool.family());
+        Self { tool, variant, counters, sets, knowledge: Knowledge::START, wrote: false, edits: true }
     }
 
     /// Counters of its runs.
@@ -200,10 +204,16 @@ impl Kernel<IptObject> for IptablesKernel {
             Extent::All => self.read_all(),
             Extent::Keys(keys) => self.read_keys(keys),
         }
+        .and_then(|mut objects| {
+            objects.extend(self.sets.read(extent).map_err(of_io)?);
+            Ok(objects)
+        })
     }
 
     fn commit(&mut self, batch: &Batch<IptObject>) -> Result<(), CommitFailure> {
-        self.write(batch)?;
+        let wrote = self.sets.write(batch)?;
+        self.write(batch).map_err(|failure| if wrote { CommitFailure::unknown(failure.error) } else { failure })?;
+        self.sets.delete(batch, Instant::now());
         let wants = |object: &IptObject| *object == IptObject::RouteLocalnet;
         if batch.create.iter().chain(&batch.replace).any(wants) && self.route_localnet().is_none() {
             sysctl::write(ROUTE_LOCALNET, "1").map_err(|error| {
@@ -220,11 +230,16 @@ impl Kernel<IptObject> for IptablesKernel {
         self.note_changes()?;
         let tables = self.variant.due(now);
         self.look_closer(tables)?;
-        self.drift()
+        let mut drift = self.sets.tend(now).map_err(of_io)?;
+        drift.merge(self.drift()?);
+        Ok(drift)
     }
 
     fn wake(&mut self, now: Instant) -> Option<Instant> {
-        if self.knowledge.is_unreported() { Some(now) } else { self.variant.wake(now) }
+        if self.knowledge.is_unreported() {
+            return Some(now);
+        }
+        [self.variant.wake(now), self.sets.wake(now)].into_iter().flatten().min()
     }
 
     fn wake_by(&mut self, waker: &Waker) {

@@ -18,6 +18,7 @@
 //!    `knowledge` tracks which parts of the mirror are valid. `edits` replaces single rules of long chains by position.
 //! 5. `encode` writes the plan as the tool's input, and the tool runs once. `verdict` maps a failure to the engine's error, by
 //!    the line that the tool names. `counters` counts runs for the metrics.
+//!    Before it, `sets` makes the ipsets that rules name, and deletes others after it.
 //! 6. At a start, after foreign changes and for repairs, `read` parses the output of `iptables-save` by lines, `sort` turns the
 //!    lines into objects, and `drift` finds the keys that differ from the mirror. `hint` narrows
 //!    down the units that may want a key, so that a repair compiles few of them.
@@ -61,6 +62,7 @@ mod refers;
 pub mod render;
 mod rules;
 mod ruleset;
+mod sets;
 mod shape;
 mod sort;
 #[cfg(feature = "testing")]
@@ -78,7 +80,7 @@ use ferry_plane::engine::Engine;
 
 pub use compile::Iptables;
 pub use counters::Counters;
-pub use features::Features;
+pub use features::{Features, why_no_sets};
 pub use in_use::in_use;
 pub use kernel::IptablesKernel;
 pub use loopback::open_loopback;

@@ -342,7 +342,7 @@ impl Mirror {
                     }
                     self.put_owned(*key, PrintedRules::of(family, rules));
                 }
-                IptObject::RouteLocalnet | IptObject::ForeignRule(..) => {}
+                IptObject::SourceSet(..) | IptObject::RouteLocalnet | IptObject::ForeignRule(..) => {}
             }
         }
         for object in batch.delete.iter().filter(|object| !object::is_shared(object)) {
@@ -350,7 +350,7 @@ impl Mirror {
                 IptObject::Chain(id, _) => self.take_chain(*id),
                 IptObject::SharedChain(id) => self.take_shared_chain(*id),
                 IptObject::OwnedRules(key, _) => self.take_owned(key),
-                IptObject::RouteLocalnet | IptObject::ForeignRule(..) => {}
+                IptObject::SourceSet(..) | IptObject::RouteLocalnet | IptObject::ForeignRule(..) => {}
             }
         }
         for id in stuck {

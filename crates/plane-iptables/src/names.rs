@@ -1,6 +1,6 @@
-//! Names of chains, counters and services: upstream's, so that either proxy takes over the other's rules.
+//! Names of chains, sets, counters and services: upstream's, so that either proxy takes over the other's rules.
 
-use ferry_api::object::{ObjectName, Protocol};
+use ferry_api::object::{Family, ObjectName, Protocol};
 use ferry_kernel::iptables::{IptablesChainName, Table};
 use sha2::{Digest, Sha256};
 
@@ -46,6 +46,9 @@ const HASH: usize = 16;
 
 /// End of the comment of a rule that accepts health checks.
 const HEALTH_CHECK: &str = " health check node port";
+
+/// Prefix of the names of ipsets of source ranges. Upstream's begin with `KUBE-`, which tells that they are of its mode ipvs.
+const SOURCES: &str = "FERRY-SRC-";
 
 /// Purpose of one of our chains, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -134,11 +137,8 @@ impl Class {
             SERVICES | EXTERNAL_SERVICES | NODE_PORTS | PROXY_FIREWALL | FIREWALL => return Some(Self::Shared),
             _ => {}
         }
-        let of_prefix = |(class, prefix): &(Self, &str)| {
-            let hash = name.as_str().strip_prefix(prefix)?;
-            let is_hash = hash.len() == HASH && hash.bytes().all(|byte| matches!(byte, b'A'..=b'Z' | b'2'..=b'7'));
-            is_hash.then_some(*class)
-        };
+        let of_prefix =
+            |(class, prefix): &(Self, &str)| name.as_str().strip_prefix(prefix).is_some_and(is_hash).then_some(*class);
         PREFIXES.iter().find_map(of_prefix)
     }
 
@@ -174,6 +174,16 @@ pub fn rank(name: IptablesChainName) -> u8 {
 /// The name that represents a Service in [`RuleOwner::HealthCheck`](crate::object::RuleOwner::HealthCheck). No chain has it.
 pub fn of_service(service: &ObjectName) -> IptablesChainName {
     service_called(&printed_service(service))
+}
+
+/// `FERRY-SRC-…`: the ipset of a Service's source ranges of this family.
+pub fn sources(service: &ObjectName, family: Family) -> IptablesChainName {
+    chain(SOURCES, &hash(&format!("{}/{} {family}", service.namespace(), service.name())))
+}
+
+/// True if an ipset of this name has source ranges of a Service.
+pub fn is_sources(name: IptablesChainName) -> bool {
+    name.as_str().strip_prefix(SOURCES).is_some_and(is_hash)
 }
 
 /// The comment of the rule that accepts health checks of a Service, from the printed name of one of its ports.
@@ -216,9 +226,13 @@ fn with_hash(class: Class, hash: &str) -> IptablesChainName {
     chain(prefix, hash)
 }
 
-/// A prefix and a hash are 25 bytes at most.
+/// A prefix and a hash are 26 bytes at most.
 fn chain(prefix: &str, rest: &str) -> IptablesChainName {
     IptablesChainName::new(&format!("{prefix}{rest}")).unwrap_or(CANARY)
+}
+
+fn is_hash(text: &str) -> bool {
+    text.len() == HASH && text.bytes().all(|byte| matches!(byte, b'A'..=b'Z' | b'2'..=b'7'))
 }
 
 /// The first 80 bits of a SHA-256 in base32 of RFC 4648.

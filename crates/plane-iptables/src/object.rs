@@ -1,12 +1,13 @@
-//! Kernel objects of the iptables mode: chains of one unit with all their rules, and single rules in chains that all frontends,
-//! or other programs, share. Their keys and ranks.
+//! Kernel objects of the iptables mode: chains of one unit with all their rules, single rules in chains that all frontends, or
+//! other programs, share, and ipsets of source ranges. Their keys and ranks.
 
 use std::cmp::Ordering;
 use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use ferry_api::object::Protocol;
+use ferry_api::object::{IpNet, Protocol};
 use ferry_kernel::iptables::{IptablesChainName, Match, Rule, Table};
 use ferry_model::FrontendAddr;
 use ferry_plane::{Object, Served};
@@ -31,6 +32,8 @@ pub enum IptObject {
     SharedChain(ChainId),
     /// the adjacent rules of one owner in a shared or built-in chain
     OwnedRules(OwnedRulesKey, Box<[Rule]>),
+    /// an ipset of a Service's source ranges, where they are many: sorted, and none within another
+    SourceSet(IptablesChainName, Arc<[IpNet]>),
     /// net.ipv4.conf.all.route_localnet is 1, so that packets to 127.0.0.1 can be translated
     RouteLocalnet,
     /// a rule of another program in one of our shared chains, as the tool prints it after the chain's name; only read back
@@ -51,6 +54,8 @@ pub enum IptKey {
     SharedChain(ChainId),
     /// [`IptObject::OwnedRules`]
     OwnedRules(OwnedRulesKey),
+    /// [`IptObject::SourceSet`]
+    SourceSet(IptablesChainName),
     /// [`IptObject::RouteLocalnet`]
     RouteLocalnet,
     /// [`IptObject::ForeignRule`]
@@ -91,7 +96,7 @@ impl IptKey {
         match self {
             Self::OwnedRules(key) => Some(key.chain),
             Self::SharedChain(id) | Self::ForeignRule(id, _) => Some(*id),
-            Self::Chain(_) | Self::RouteLocalnet => None,
+            Self::Chain(_) | Self::SourceSet(_) | Self::RouteLocalnet => None,
         }
     }
 
@@ -198,6 +203,7 @@ impl Object for IptObject {
             Self::Chain(id, _) => IptKey::Chain(*id),
             Self::SharedChain(id) => IptKey::SharedChain(*id),
             Self::OwnedRules(key, _) => IptKey::OwnedRules(*key),
+            Self::SourceSet(name, _) => IptKey::SourceSet(*name),
             Self::RouteLocalnet => IptKey::RouteLocalnet,
             Self::ForeignRule(id, text) => IptKey::ForeignRule(*id, text.clone()),
         }
@@ -207,6 +213,7 @@ impl Object for IptObject {
         match self {
             // Chains of services refer to each other, in the order of their classes.
             Self::Chain(id, _) => names::rank(id.name),
+            Self::SourceSet(..) => 0,
             Self::SharedChain(_) => 10,
             Self::OwnedRules(OwnedRulesKey { owner: RuleOwner::Jump(_), .. }, _) => 12,
             Self::OwnedRules(..) | Self::ForeignRule(..) => 11,
@@ -246,7 +253,7 @@ impl Object for IptObject {
 pub(crate) fn with_rules_in(object: &IptObject) -> Option<ChainId> {
     match object {
         IptObject::OwnedRules(OwnedRulesKey { chain, .. }, _) | IptObject::ForeignRule(chain, _) => Some(*chain),
-        IptObject::Chain(..) | IptObject::SharedChain(_) | IptObject::RouteLocalnet => None,
+        IptObject::Chain(..) | IptObject::SharedChain(_) | IptObject::SourceSet(..) | IptObject::RouteLocalnet => None,
     }
 }
 
@@ -259,7 +266,7 @@ pub fn is_shared(object: &IptObject) -> bool {
         IptObject::OwnedRules(OwnedRulesKey { owner, .. }, _) => {
             matches!(owner, RuleOwner::Guard | RuleOwner::Jump(names::FIREWALL))
         }
-        IptObject::Chain(..) | IptObject::ForeignRule(..) => false,
+        IptObject::Chain(..) | IptObject::SourceSet(..) | IptObject::ForeignRule(..) => false,
     }
 }
 

@@ -156,7 +156,7 @@ impl<'a> RunPlan<'a> {
                 IptObject::Chain(_, rules) => 1 + rules.0.len(),
                 IptObject::OwnedRules(_, rules) => rules.len(),
                 IptObject::SharedChain(id) => 1 + self.mirror.shared_chain(*id).map_or(0, |chain| chain.rules()),
-                IptObject::ForeignRule(..) | IptObject::RouteLocalnet => 1,
+                IptObject::ForeignRule(..) | IptObject::SourceSet(..) | IptObject::RouteLocalnet => 1,
             };
             objects.iter().map(of).sum()
         };
@@ -212,7 +212,10 @@ impl<'a> RunPlan<'a> {
     pub(crate) fn chain(&self, item: Item) -> Option<ChainId> {
         match self.object(item)? {
             IptObject::Chain(id, _) | IptObject::SharedChain(id) => Some(*id),
-            IptObject::OwnedRules(..) | IptObject::ForeignRule(..) | IptObject::RouteLocalnet => None,
+            IptObject::OwnedRules(..)
+            | IptObject::ForeignRule(..)
+            | IptObject::SourceSet(..)
+            | IptObject::RouteLocalnet => None,
         }
     }
 
@@ -273,7 +276,10 @@ impl<'a> RunPlan<'a> {
                     self.task(key.chain).put.push(item);
                 }
             }
-            IptObject::SharedChain(_) | IptObject::RouteLocalnet | IptObject::ForeignRule(..) => {}
+            IptObject::SharedChain(_)
+            | IptObject::SourceSet(..)
+            | IptObject::RouteLocalnet
+            | IptObject::ForeignRule(..) => {}
         }
     }
 
@@ -289,6 +295,7 @@ impl<'a> RunPlan<'a> {
             | IptObject::SharedChain(_)
             | IptObject::OwnedRules(..)
             | IptObject::ForeignRule(..)
+            | IptObject::SourceSet(..)
             | IptObject::RouteLocalnet => {}
         }
     }
@@ -406,7 +413,10 @@ impl Old {
                     old.count += 1;
                     old.stubborn |= is_stubborn(family, text);
                 }
-                IptObject::Chain(..) | IptObject::SharedChain(_) | IptObject::RouteLocalnet => {}
+                IptObject::Chain(..)
+                | IptObject::SharedChain(_)
+                | IptObject::SourceSet(..)
+                | IptObject::RouteLocalnet => {}
             }
         }
         old

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use ferry_api::object::Family;
 use ferry_kernel::iptables::{Rule, Table, Target};
+use ferry_plane::Object as _;
 
 use crate::base::{FORWARD, INPUT, OUTPUT, POSTROUTING, PREROUTING};
 use crate::object::{ChainId, IptKey, IptObject, RuleOwner};
@@ -42,6 +43,21 @@ pub fn ruleset(family: Family, objects: &[IptObject]) -> String {
     text
 }
 
+/// The sets of one family in the format of `ipset restore`; empty if there are none.
+pub fn sets(family: Family, objects: &[IptObject]) -> String {
+    let inet = match family {
+        Family::V4 => "inet",
+        Family::V6 => "inet6",
+    };
+    let mut text = String::new();
+    for object in objects {
+        let IptObject::SourceSet(name, nets) = object else { continue };
+        text += &format!("create {name} hash:net family {inet} maxelem {}\n", nets.len());
+        text.extend(nets.iter().map(|net| format!("add {name} {net}\n")));
+    }
+    text
+}
+
 fn is_builtin(id: &ChainId) -> bool {
     [INPUT, FORWARD, OUTPUT, PREROUTING, POSTROUTING].contains(&id.name)
 }
@@ -54,6 +70,7 @@ impl fmt::Display for IptObject {
             Self::Chain(id, rules) => write!(f, "chain {id} {{{} }}", InlineRules(&rules.0)),
             Self::OwnedRules(key, rules) => write!(f, "{} {{{} }}", IptKey::OwnedRules(*key), InlineRules(rules)),
             Self::SharedChain(id) => write!(f, "{}", IptKey::SharedChain(*id)),
+            Self::SourceSet(_, nets) => write!(f, "{} {{ {} source ranges }}", self.key(), nets.len()),
             Self::RouteLocalnet => write!(f, "{} = 1", IptKey::RouteLocalnet),
             Self::ForeignRule(id, text) => write!(f, "foreign rule in {id} {{ {text} }}"),
         }
@@ -119,6 +136,7 @@ impl fmt::Display for IptKey {
         match self {
             Self::Chain(id) | Self::SharedChain(id) => write!(f, "chain {id}"),
             Self::OwnedRules(key) => write!(f, "rules in {} for {}", key.chain, key.owner),
+            Self::SourceSet(name) => write!(f, "ipset {name}"),
             Self::RouteLocalnet => f.write_str("net.ipv4.conf.all.route_localnet"),
             Self::ForeignRule(id, text) => write!(f, "foreign rule in {id}: {text}"),
         }

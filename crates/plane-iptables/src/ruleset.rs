@@ -59,7 +59,7 @@ pub(crate) fn chains(objects: &[IptObject]) -> Chains<'_> {
             IptObject::ForeignRule(id, text) => {
                 shared.entry(*id).or_default().push((Position::Foreign, vec![AnyRule::Foreign(text)]));
             }
-            IptObject::RouteLocalnet => {}
+            IptObject::SourceSet(..) | IptObject::RouteLocalnet => {}
         }
     }
     for (id, mut shared) in shared {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use ferry_api::object;
+use ferry_api::object::{self, IpNet};
 use ferry_kernel::iptables::{
     AddressMatch, CtStates, InterfaceMatch, IptablesChainName, Match, PortProtocol, Rule, Table, Target,
 };
@@ -25,12 +25,15 @@ const ROUNDING: f64 = 1e-4;
 /// Traces many packets through the same objects.
 struct Tracer<'a> {
     chains: BTreeMap<ChainId, Vec<&'a Rule>>,
+    sets: Vec<(IptablesChainName, &'a [IpNet])>,
 }
 
 /// State of a packet on its way through the hooks: one of several if rules match at random.
 #[derive(Clone)]
 struct Walk<'a> {
     packet: &'a Packet,
+    /// the ipsets that hold its source
+    sets: Vec<IptablesChainName>,
     /// the current destination
     destination: SocketAddr,
     translated: bool,
@@ -67,13 +70,22 @@ impl<'a> Tracer<'a> {
         let chains = ruleset::chains(objects);
         Self {
             chains: chains.into_iter().map(|(id, lines)| (id, lines.into_iter().filter_map(ours).collect())).collect(),
+            sets: objects
+                .iter()
+                .filter_map(|object| match object {
+                    IptObject::SourceSet(name, nets) => Some((*name, &**nets)),
+                    _ => None,
+                })
+                .collect(),
         }
     }
 
     /// All possible verdicts, with their walks.
     fn ends<'p>(&self, packet: &'p Packet, path: &PacketPath) -> Vec<(Verdict, Walk<'p>)> {
         let sent_here = packet.interface.is_none();
-        let start = Walk::new(packet, path.clone());
+        let holds = |nets: &[IpNet]| nets.iter().any(|net| net.contains(&packet.source));
+        let sets = self.sets.iter().filter(|(_, nets)| holds(nets)).map(|(name, _)| *name).collect();
+        let start = Walk::new(packet, sets, path.clone());
         let mut ends = Vec::new();
         for (_, walk) in self.hook(Table::Nat, if sent_here { OUTPUT } else { PREROUTING }, start) {
             // A translated packet goes on to an endpoint: one from this node leaves through OUTPUT, even to this node.
@@ -180,9 +192,9 @@ impl ferry_plane::Tracer for Tracer<'_> {
 // === impl Walk ===
 
 impl<'a> Walk<'a> {
-    fn new(packet: &'a Packet, path: PacketPath) -> Self {
+    fn new(packet: &'a Packet, sets: Vec<IptablesChainName>, path: PacketPath) -> Self {
         let destination = SocketAddr::new(packet.destination, packet.port);
-        Self { packet, destination, translated: false, mark: 0, masqueraded: false, chance: 1.0, path }
+        Self { packet, sets, destination, translated: false, mark: 0, masqueraded: false, chance: 1.0, path }
     }
 
     /// The probability of a random match, if all other matches of the rule apply.
@@ -228,6 +240,7 @@ impl<'a> Walk<'a> {
                 };
                 is != *inverted
             }
+            Match::InSet { set } => self.sets.contains(set),
             Match::SourceLocal => self.packet.source_local,
             Match::DestinationLocal => self.packet.destination_local && !self.translated,
             Match::Mark { inverted, value, mask } => (self.mark & mask == *value) != *inverted,

@@ -7,15 +7,16 @@
 mod machine;
 mod mode;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_conformance::{Case, Decided, cases, good};
+use ferry_kernel::ipset;
 use ferry_kernel::iptables::Backend;
 use ferry_kernel::netns::Namespace;
 use ferry_lab::iptables::{create_counters, left_by_upstream};
 use ferry_plane::{Delta, SyncEngine};
-use ferry_plane_iptables::{Features, retire_of_ipvs};
+use ferry_plane_iptables::{Features, IptObject, IptablesEngine, retire_of_ipvs};
 use machine::{FEATURES, Machine, assert_same, wanted};
 use mode::ThisMode;
 
@@ -31,12 +32,25 @@ fn go_through(backend: Backend, family: Family) {
                 let next = Decided::of::<ThisMode>(case, family).delta(&before);
                 engine.offer(next.clone());
                 good(engine.sync(Instant::now()));
+                wait_for_sets(&mut engine);
                 assert_same(&machine.read_back(), &wanted(&engine), &case.name);
                 before = next;
             }
             assert!(!good(engine.tend(Instant::now())).worked, "our own commits are no drift");
         })
         .unwrap();
+}
+
+/// Waits until sets that no rule names any more are deleted: a moment after the rules.
+fn wait_for_sets(engine: &mut IptablesEngine) {
+    let is_set = |object: &IptObject| matches!(object, IptObject::SourceSet(..));
+    let wanted = engine.objects().iter().filter(|object| is_set(object)).count();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while ipset::sets().is_ok_and(|sets| sets.len() != wanted) {
+        assert!(Instant::now() < deadline, "{:?}", ipset::sets());
+        std::thread::sleep(Duration::from_millis(20));
+        good(engine.tend(Instant::now()));
+    }
 }
 
 #[test]

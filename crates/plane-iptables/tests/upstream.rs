@@ -76,6 +76,7 @@ fn the_same_as_1_36() {
             counts_localhost: true,
             drops_invalid: true,
             guards_loopback: false,
+            has_sets: false,
             lacks_mangle: false,
         },
     );
@@ -91,6 +92,7 @@ fn the_same_as_1_30() {
             counts_localhost: false,
             drops_invalid: true,
             guards_loopback: false,
+            has_sets: false,
             lacks_mangle: false,
         },
     );

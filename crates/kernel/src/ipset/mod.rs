@@ -1,17 +1,23 @@
-//! Lists sets of ipset (`linux/netfilter/ipset/ip_set.h`) and their members, and destroys sets, over nfnetlink.
+//! Lists sets of ipset (`linux/netfilter/ipset/ip_set.h`) and their members, creates sets of networks, swaps and destroys sets, over
+//! nfnetlink.
 //!
 //! A kernel without ipset answers `EINVAL`, which [`ErrorClass::lacks_subsystem`](crate::errno::ErrorClass::lacks_subsystem)
-//! includes. Error codes from 4096 on are ipset's own: `IPSET_ERR_BUSY` is returned as `EBUSY`, `IPSET_ERR_PROTOCOL` as of kind
-//! `Unsupported`, and all others, which these requests don't cause, with their number in the text.
+//! includes. Error codes from 4096 on are ipset's own: `IPSET_ERR_BUSY` is returned as `EBUSY`, `IPSET_ERR_PROTOCOL` and
+//! `IPSET_ERR_FIND_TYPE` as of kind `Unsupported`, and all others with their number in the text.
+
+mod nets;
 
 use std::io;
 use std::net::IpAddr;
 
 use ferry_family::Family;
+use ipnet::IpNet;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use crate::errno;
 use crate::netlink::{AnswerObjects, Attribute, Attributes, Malformed, MessageWriter, Session, flag, nfnetlink};
+
+pub use nets::{create_nets, has_nets};
 
 #[cfg(test)]
 mod tests;
@@ -27,12 +33,18 @@ const LIST_ATTEMPTS: u32 = 8;
 /// `IPSET_FLAG_LIST_HEADER`
 const LIST_HEADER: u32 = 1 << 2;
 /// The types whose members are decoded.
-const READABLE: [&str; 2] = ["bitmap:port", "hash:ip,port"];
+const READABLE: [&str; 3] = ["bitmap:port", "hash:ip,port", NETS];
+/// The type of sets of networks.
+pub const NETS: &str = "hash:net";
 
 /// Commands, the low byte of a message type.
 mod msg {
+    pub(super) const CREATE: u8 = 2;
     pub(super) const DESTROY: u8 = 3;
+    pub(super) const SWAP: u8 = 6;
     pub(super) const LIST: u8 = 7;
+    pub(super) const ADD: u8 = 9;
+    pub(super) const TYPE: u8 = 13;
 }
 
 /// Attributes of a message.
@@ -40,18 +52,28 @@ mod attribute {
     pub(super) const PROTOCOL: u16 = 1;
     pub(super) const NAME: u16 = 2;
     pub(super) const TYPE: u16 = 3;
+    /// the second name of a swap
+    pub(super) const NAME_2: u16 = 3;
+    pub(super) const REVISION: u16 = 4;
     pub(super) const FAMILY: u16 = 5;
     pub(super) const FLAGS: u16 = 6;
     /// properties of a set; within [`MEMBERS`], a member
     pub(super) const DATA: u16 = 7;
     pub(super) const MEMBERS: u16 = 8;
+    /// required beside [`MEMBERS`] of a request
+    pub(super) const LINE: u16 = 9;
 }
 
 /// Attributes of a set's properties and of members.
 mod data {
     pub(super) const IP: u16 = 1;
+    /// length of a prefix
+    pub(super) const CIDR: u16 = 3;
     pub(super) const PORT: u16 = 4;
     pub(super) const PROTOCOL: u16 = 7;
+    pub(super) const HASH_SIZE: u16 = 18;
+    pub(super) const MOST_MEMBERS: u16 = 19;
+    pub(super) const ELEMENTS: u16 = 24;
     pub(super) const REFERENCES: u16 = 25;
     /// within [`IP`]
     pub(super) const IPV4: u16 = 1;
@@ -63,6 +85,7 @@ mod data {
 mod code {
     pub(super) const FIRST: i32 = 4096;
     pub(super) const PROTOCOL: i32 = 4097;
+    pub(super) const FIND_TYPE: i32 = 4098;
     pub(super) const BUSY: i32 = 4100;
 }
 
@@ -77,6 +100,8 @@ pub struct Set {
     pub family: Option<Family>,
     /// number of rules and of other sets that refer to it: as long as there is one, it can't be destroyed
     pub references: u32,
+    /// number of members; `None` before Linux 4.10
+    pub elements: Option<u32>,
 }
 
 /// A member of a set.
@@ -93,6 +118,8 @@ pub enum Member {
         /// the port
         port: u16,
     },
+    /// of a set of type `hash:net`
+    Net(IpNet),
 }
 
 /// Lists all sets in the network namespace of the calling thread, in no order.
@@ -105,7 +132,7 @@ pub fn sets() -> io::Result<Vec<Set>> {
     Ok(sets.filter_map(Result::transpose).collect::<Result<_, _>>()?)
 }
 
-/// Lists the members of a set of type `bitmap:port` or `hash:ip,port`, in no order.
+/// Lists the members of a set of type `bitmap:port`, `hash:ip,port` or `hash:net`, in no order.
 ///
 /// # Errors
 /// `ENOENT` if there is no set of this name; `InvalidInput` if it is of another type, or the name isn't one of a set; otherwise
@@ -143,26 +170,46 @@ pub fn destroy(name: &str) -> io::Result<()> {
     answer.map(drop).map_err(translate)
 }
 
+/// Exchanges the names, and with them the references, of two sets of the same type and family: rules that refer to one refer to the
+/// other's members from then on.
+///
+/// # Errors
+/// `ENOENT` if one of them is missing; `InvalidInput` if a name isn't one of a set; otherwise as [`sets`].
+pub fn swap(one: &str, other: &str) -> io::Result<()> {
+    check(one)?;
+    check(other)?;
+    let mut session = Session::open(NETLINK_NETFILTER)?;
+    let answer = session.request(kind(msg::SWAP), 0, |writer| {
+        encode_header(writer);
+        writer.text(attribute::NAME, one);
+        writer.text(attribute::NAME_2, other);
+    });
+    // Of the second name, the kernel's code is one of ipset's own.
+    answer.map(drop).map_err(translate)
+}
+
 /// Decodes the properties of a set from a message of a list. `None` if it has only further members of the set before.
 ///
 /// # Errors
 /// [`Malformed`].
 pub fn decode_set(payload: &[u8]) -> Result<Option<Set>, Malformed> {
-    let (mut name, mut type_name, mut family, mut references) = (None, None, None, None);
+    let (mut name, mut type_name, mut family, mut properties) = (None, None, None, None);
     let mut attributes = message_attributes(payload)?;
     while let Some(found) = attributes.next_attribute()? {
         match found.kind {
             attribute::NAME => name = Some(found.text().into_owned()),
             attribute::TYPE => type_name = Some(found.text().into_owned()),
             attribute::FAMILY => family = Family::from_number(byte(&found)?),
-            attribute::DATA => references = found.nested().find(data::REFERENCES)?,
+            attribute::DATA => properties = Some(found),
             _ => {} // protocol, revision, index, members
         }
     }
     let name = name.ok_or(Malformed("ipset without a name"))?;
     let Some(type_name) = type_name else { return Ok(None) };
-    let references = references.ok_or(Malformed("ipset without a reference count"))?.be_u32()?;
-    Ok(Some(Set { name, type_name, family, references }))
+    let number = |kind| properties.as_ref().map_or(Ok(None), |found| found.nested().find(kind));
+    let references = number(data::REFERENCES)?.ok_or(Malformed("ipset without a reference count"))?.be_u32()?;
+    let elements = number(data::ELEMENTS)?.map(|found| found.be_u32()).transpose()?;
+    Ok(Some(Set { name, type_name, family, references, elements }))
 }
 
 /// Decodes the members in a message of a list.
@@ -181,10 +228,11 @@ pub fn decode_members(payload: &[u8], each: &mut dyn FnMut(Member)) -> Result<()
 }
 
 fn decode_member(mut attributes: Attributes<'_>) -> Result<Member, Malformed> {
-    let (mut address, mut protocol, mut port) = (None, None, None);
+    let (mut address, mut prefix, mut protocol, mut port) = (None, None, None, None);
     while let Some(found) = attributes.next_attribute()? {
         match found.kind {
             data::IP => address = Some(decode_ip(found.nested())?),
+            data::CIDR => prefix = Some(byte(&found)?),
             data::PROTOCOL => protocol = Some(byte(&found)?),
             data::PORT => {
                 let octets = found.value.try_into().map_err(|_| Malformed("size of an ipset member's port"))?;
@@ -193,9 +241,12 @@ fn decode_member(mut attributes: Attributes<'_>) -> Result<Member, Malformed> {
             _ => {} // timeout, counters, comment
         }
     }
-    match (address, protocol, port) {
-        (None, None, Some(port)) => Ok(Member::Port(port)),
-        (Some(address), Some(protocol), Some(port)) => Ok(Member::Socket { address, protocol, port }),
+    match (address, prefix, protocol, port) {
+        (None, None, None, Some(port)) => Ok(Member::Port(port)),
+        (Some(address), None, Some(protocol), Some(port)) => Ok(Member::Socket { address, protocol, port }),
+        (Some(address), Some(prefix), None, None) => {
+            IpNet::new(address, prefix).map(Member::Net).map_err(|_| Malformed("prefix length of an ipset member"))
+        }
         _ => Err(Malformed("ipset member of another type")),
     }
 }
@@ -249,6 +300,9 @@ fn check(name: &str) -> io::Result<()> {
 fn translate(error: io::Error) -> io::Error {
     match errno::number(&error) {
         Some(code::BUSY) => io::Error::from_raw_os_error(libc::EBUSY),
+        Some(code::FIND_TYPE) => {
+            io::Error::new(io::ErrorKind::Unsupported, "ipset of this kernel lacks this type of sets")
+        }
         Some(code::PROTOCOL) => io::Error::new(
             io::ErrorKind::Unsupported,
             format!("ipset of this kernel lacks protocol version {PROTOCOL}"),

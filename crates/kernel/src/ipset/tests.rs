@@ -1,6 +1,8 @@
 //! Byte samples in the kernel's format, garbage, and what needs no set in the kernel. `tests/devices.rs` has the tests that need a
 //! kernel with ipset.
 
+use std::net::Ipv4Addr;
+
 use super::*;
 use crate::errno::ErrorClass;
 use crate::netlink::{MessageError, Messages};
@@ -21,6 +23,7 @@ fn message(name: &str, header: Option<(&str, u8)>, references: u32, members: &[&
         writer.attribute(4, &[3]); // revision
         let properties = writer.nest(attribute::DATA);
         writer.be_u32(18 | BE, 1024); // size of the hash table
+        writer.be_u32(data::ELEMENTS | BE, 7);
         writer.be_u32(data::REFERENCES | BE, references);
         writer.be_u32(26 | BE, 65_536); // bytes of memory
         writer.end_nest(properties);
@@ -55,13 +58,22 @@ fn decoded(payload: &[u8]) -> Result<Vec<Member>, Malformed> {
     Ok(members)
 }
 
-fn samples() -> [Vec<u8>; 4] {
+fn net(octets: &[u8], prefix: u8) -> Vec<u8> {
+    let mut writer = MessageWriter::new();
+    let inner = if octets.len() == 4 { data::IPV4 } else { data::IPV6 };
+    writer.nested_attribute(data::IP, inner | BE, octets);
+    writer.attribute(data::CIDR, &[prefix]);
+    writer.into_bytes()
+}
+
+fn samples() -> [Vec<u8>; 5] {
     let v6 = [0xfd, 0, 0, 0x96, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
     [
         message("KUBE-NODE-PORT-TCP", Some(("bitmap:port", 0)), 1, &[&port(30_080), &port(65_535)]),
         message("KUBE-CLUSTER-IP", Some(("hash:ip,port", 2)), 2, &[&socket(&[10, 96, 0, 1], 6, 443)]),
         message("KUBE-6-CLUSTER-IP", Some(("hash:ip,port", 10)), u32::MAX, &[&socket(&v6, 132, 9)]),
         message("KUBE-CLUSTER-IP", None, 0, &[&socket(&[10, 96, 0, 10], 17, 53)]),
+        message("NETS", Some(("hash:net", 10)), 3, &[&net(&v6, 64), &net(&v6, 128)]),
     ]
 }
 
@@ -79,16 +91,17 @@ fn a_message_is_decoded_byte_by_byte() {
         12, 0, 7, 0x80, 6, 0, 4, 0x40, 0x75, 0x80, 0, 0,
         12, 0, 7, 0x80, 6, 0, 4, 0x40, 0x00, 0x35, 0, 0,
     ];
-    let set = Set { name: "P".to_owned(), type_name: "bitmap:port".to_owned(), family: None, references: 2 };
+    let set =
+        Set { name: "P".to_owned(), type_name: "bitmap:port".to_owned(), family: None, references: 2, elements: None };
     assert_eq!(decode_set(&bytes), Ok(Some(set)));
     assert_eq!(decoded(&bytes), Ok(vec![Member::Port(30_080), Member::Port(53)]));
 }
 
 #[test]
 fn sets_and_members_are_decoded() {
-    let [ports, v4, v6, further] = samples();
+    let [ports, v4, v6, further, nets] = samples();
     let set = |name: &str, type_name: &str, family, references| {
-        Some(Set { name: name.to_owned(), type_name: type_name.to_owned(), family, references })
+        Some(Set { name: name.to_owned(), type_name: type_name.to_owned(), family, references, elements: Some(7) })
     };
     let member = |address: &str, protocol, port| Member::Socket { address: address.parse().unwrap(), protocol, port };
     assert_eq!(decode_set(&ports).unwrap(), set("KUBE-NODE-PORT-TCP", "bitmap:port", None, 1));
@@ -97,6 +110,9 @@ fn sets_and_members_are_decoded() {
     assert_eq!(decoded(&v4).unwrap(), [member("10.96.0.1", 6, 443)]);
     assert_eq!(decode_set(&v6).unwrap(), set("KUBE-6-CLUSTER-IP", "hash:ip,port", Some(Family::V6), u32::MAX));
     assert_eq!(decoded(&v6).unwrap(), [member("fd00:96::1", 132, 9)]);
+    assert_eq!(decode_set(&nets).unwrap(), set("NETS", "hash:net", Some(Family::V6), 3));
+    let of_net = |prefix| Member::Net(IpNet::new("fd00:96::1".parse().unwrap(), prefix).unwrap());
+    assert_eq!(decoded(&nets).unwrap(), [of_net(64), of_net(128)]);
     assert_eq!(decode_set(&further).unwrap(), None);
     assert_eq!(decoded(&further).unwrap(), [member("10.96.0.10", 17, 53)]);
 }
@@ -105,7 +121,7 @@ fn sets_and_members_are_decoded() {
 fn members_of_other_types_are_refused() {
     let mut only_address = MessageWriter::new();
     only_address.nested_attribute(data::IP, data::IPV4, &[10, 0, 0, 1]);
-    for member in [only_address.bytes(), &[], &socket(&[10, 0, 0], 6, 1)] {
+    for member in [only_address.bytes(), &[], &socket(&[10, 0, 0], 6, 1), &net(&[10, 0, 0, 0], 33)] {
         assert!(decoded(&message("S", None, 0, &[member])).is_err());
     }
     assert_eq!(decoded(&message("S", None, 0, &[])), Ok(vec![]));
@@ -140,7 +156,59 @@ fn names_that_are_none_are_not_sent() {
     for name in ["", &"x".repeat(32), "a\0b"] {
         assert_eq!(destroy(name).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         assert_eq!(members(name).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(create_nets(name, Family::V4, &[]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        for (one, other) in [(name, "a"), ("a", name)] {
+            assert_eq!(swap(one, other).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
     }
+}
+
+#[test]
+fn networks_that_no_set_can_have_are_not_sent() {
+    for net in ["0.0.0.0/0", "fd00::/64"] {
+        let error = create_nets("NETS", Family::V4, &[net.parse().unwrap()]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{net}");
+    }
+}
+
+/// All of it on a kernel that has ipset; others say so.
+#[test]
+fn sets_of_networks_are_created_listed_swapped_and_destroyed() {
+    Namespace::new().unwrap().run(use_sets_of_networks).unwrap();
+}
+
+fn use_sets_of_networks() {
+    let net = |number: u32| IpNet::new(Ipv4Addr::from_bits(number << 12).into(), 21).unwrap();
+    let many: Vec<IpNet> = (1..=2500).map(net).collect();
+    let v6 = ["2001:db8::1/128", "fd00::/8"].map(|net| net.parse().unwrap());
+    if !has_nets(Family::V4).unwrap() {
+        let error = create_nets("A", Family::V4, &many).unwrap_err();
+        return assert!(ErrorClass::of(&error).lacks_subsystem(), "{error}");
+    }
+    assert!(has_nets(Family::V6).unwrap());
+    let listed = |name: &str| {
+        let mut nets = members(name).unwrap();
+        nets.sort_unstable();
+        nets
+    };
+    let nets = |nets: &[IpNet]| nets.iter().copied().map(Member::Net).collect::<Vec<_>>();
+    create_nets("A", Family::V4, &[many.clone(), many.clone()].concat()).unwrap();
+    create_nets("B", Family::V4, &[]).unwrap();
+    create_nets("C", Family::V6, &v6).unwrap();
+    let exists = create_nets("A", Family::V4, &[]).unwrap_err();
+    assert_eq!(ErrorClass::of(&exists), ErrorClass::Exists);
+    assert!(swap("A", "D").is_err() && swap("A", "C").is_err(), "one is missing, or of another family");
+    assert_eq!((listed("A"), listed("B"), listed("C")), (nets(&many), vec![], nets(&v6)));
+    swap("A", "B").unwrap();
+    assert_eq!((listed("A"), listed("B")), (vec![], nets(&many)));
+    let mut all: Vec<_> = sets().unwrap().into_iter().map(|set| (set.name, set.family, set.elements)).collect();
+    all.sort_unstable();
+    let set = |name: &str, family, elements| (name.to_owned(), Some(family), Some(elements));
+    assert_eq!(all, [set("A", Family::V4, 0), set("B", Family::V4, 2500), set("C", Family::V6, 2)]);
+    for name in ["A", "B", "C"] {
+        destroy(name).unwrap();
+    }
+    assert_eq!(sets().unwrap(), []);
 }
 
 #[test]
@@ -152,6 +220,7 @@ fn error_codes_of_ipset_are_replaced() {
     for text in [None, Some("of the kernel")] {
         assert_eq!(ErrorClass::of(&own(code::BUSY, text)), ErrorClass::InUse);
         assert_eq!(ErrorClass::of(&own(code::PROTOCOL, text)), ErrorClass::Unsupported);
+        assert_eq!(ErrorClass::of(&own(code::FIND_TYPE, text)), ErrorClass::Unsupported);
         assert_eq!(ErrorClass::of(&own(libc::ENOENT, text)), ErrorClass::Missing);
         assert_eq!(own(4101, text).to_string(), "ipset error 4101");
     }

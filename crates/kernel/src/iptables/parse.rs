@@ -109,6 +109,7 @@ impl RuleParser<'_> {
             "mark" => self.mark(),
             "nfacct" => self.words.plain("--nfacct-name").and_then(|name| account(&name)),
             "recent" => self.recent(),
+            "set" => self.in_set(),
             "statistic" => self.statistic(),
             name => {
                 let of = protocol(name).filter(|of| self.ports.is_none_or(|ports| ports == *of))?;
@@ -170,6 +171,11 @@ impl RuleParser<'_> {
             }
             _ => None,
         }
+    }
+
+    fn in_set(&mut self) -> Option<Match> {
+        let set = IptablesChainName::new(&self.words.plain("--match-set")?)?;
+        (self.words.value()? == "src").then(|| Match::InSet { set: set.into() })
     }
 
     fn statistic(&mut self) -> Option<Match> {

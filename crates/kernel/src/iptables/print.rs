@@ -144,6 +144,10 @@ impl Words<'_> {
                 self.put("-m recent --set");
                 self.recent_list(list.as_str(), family);
             }
+            Match::InSet { set } => {
+                self.put("-m set");
+                self.option(false, "--match-set", format_args!("{set} src"));
+            }
             Match::Random(units) => {
                 let (whole, fraction) = decimals(*units);
                 self.put("-m statistic --mode random");

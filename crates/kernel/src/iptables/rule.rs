@@ -112,6 +112,11 @@ pub enum Match {
         /// name of the list
         list: Box<IptablesChainName>,
     },
+    /// `-m set --match-set … src`: the source address is in this ipset
+    InSet {
+        /// name of the set
+        set: Box<IptablesChainName>,
+    },
     /// `-m statistic --mode random --probability`, in units of 1/2^31
     Random(u32),
 }

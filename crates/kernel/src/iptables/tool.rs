@@ -223,6 +223,20 @@ impl Tool {
         call.check_exit(&ended)
     }
 
+    /// True if the tool and the kernel have this match extension. Changes nothing; may load a module of the kernel.
+    ///
+    /// # Errors
+    /// [`ToolFailure`] of a tool that can't be run.
+    pub fn has_match(&self, name: &str) -> Result<bool, ToolFailure> {
+        let call = Call::new(&self.environment, &self.plain);
+        let ended = call.run(&["-m", name, "-h"], |_| Ok(()))?;
+        match call.check_exit(&ended) {
+            Ok(()) => Ok(true),
+            Err(ToolFailure::Refused { .. }) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// Reads a table with `-save` and passes it on line by line. A table that does not exist has no lines.
     ///
     /// # Errors

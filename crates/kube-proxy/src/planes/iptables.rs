@@ -11,7 +11,9 @@ use ferry_kernel::iptables::{Backend, Table, Tool, ToolFailure};
 use ferry_kernel::{nfacct, sysctl};
 use ferry_model::{NodePortSelection, Profile, Settings};
 use ferry_plane::{CommitError, Delta, Inspector, Kernel as _, Served, SyncEngine, Unit};
-use ferry_plane_iptables::{Counters, Features, Iptables, IptablesCommitLock, IptablesEngine, backend, names, render};
+use ferry_plane_iptables::{
+    Counters, Features, Iptables, IptablesCommitLock, IptablesEngine, backend, names, render, why_no_sets,
+};
 use ipnet::IpNet;
 
 use super::{
@@ -100,21 +102,26 @@ fn inspectors(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenedInspector>> {
 
 /// As on a machine with all features: its accounting objects are there, and no table is missing.
 fn render(rendering: &Rendering<'_>) -> Vec<RenderedPart> {
-    let part = |(family, desired): &(Family, Delta)| {
+    let parts = |(family, desired): &(Family, Delta)| {
         let features = Features {
             counts_invalid: true,
             counts_localhost: desired.units.values().flatten().any(|unit| serves_loopback(unit)),
             drops_invalid: !rendering.config.conntrack.tcp_be_liberal,
             guards_loopback: false,
+            has_sets: true,
             lacks_mangle: false,
         };
-        let text = render::ruleset(*family, &desired.compiled(&Iptables::new(*family, features)));
-        match family {
-            Family::V4 => RenderedPart { name: "iptables", loader: Some("iptables-restore --noflush"), text },
-            Family::V6 => RenderedPart { name: "ip6tables", loader: Some("ip6tables-restore --noflush"), text },
-        }
+        let objects = desired.compiled(&Iptables::new(*family, features));
+        let (name, loader, sets) = match family {
+            Family::V4 => ("iptables", "iptables-restore --noflush", "ipset"),
+            Family::V6 => ("ip6tables", "ip6tables-restore --noflush", "ipset of ip6tables"),
+        };
+        let rules = RenderedPart { name, loader: Some(loader), text: render::ruleset(*family, &objects) };
+        let sets = RenderedPart { name: sets, loader: Some("ipset restore"), text: render::sets(*family, &objects) };
+        // The rules name the sets.
+        [sets, rules].into_iter().filter(|part| !part.text.is_empty())
     };
-    rendering.families.iter().map(part).collect()
+    rendering.families.iter().flat_map(parts).collect()
 }
 
 fn serves_loopback(unit: &Unit) -> bool {
@@ -209,7 +216,8 @@ impl EngineOptions {
             drops_invalid: !is_liberal(),
             // An earlier run may have set it.
             guards_loopback: sysctl::read(ROUTE_LOCALNET).is_ok_and(|value| value == "1"),
-            // Each family has tables of its own.
+            // Each family has tables and sets of its own.
+            has_sets: false,
             lacks_mangle: false,
         };
         Ok(Self { backend: choice.backend, features, commit_lock: IptablesCommitLock::default() })
@@ -219,7 +227,8 @@ impl EngineOptions {
     fn open(&self, family: Family, counters: Arc<Counters>) -> Result<IptablesEngine, CommitError> {
         let unusable = |failure| CommitError::Unusable(io::Error::other(failure));
         let tool = find(family, self.backend).map_err(unusable)?;
-        let features = Features { lacks_mangle: lacks(&tool, Table::Mangle), ..self.features };
+        let features =
+            Features { lacks_mangle: lacks(&tool, Table::Mangle), has_sets: has_sets(&tool), ..self.features };
         Ok(ferry_plane_iptables::engine(features, tool, self.commit_lock.clone(), counters))
     }
 }
@@ -239,6 +248,15 @@ fn lacks(tool: &Tool, table: Table) -> bool {
         }
         Err(_) | Ok(()) => false,
     }
+}
+
+/// True if many source ranges can be an ipset.
+fn has_sets(tool: &Tool) -> bool {
+    let why = why_no_sets(tool);
+    if let Some(why) = &why {
+        tracing::info!(family = %tool.family(), why, "Can't use ipset, so source ranges are a rule each, however many");
+    }
+    why.is_none()
 }
 
 /// True if node ports on 127.0.0.1 are configured.

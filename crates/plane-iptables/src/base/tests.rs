@@ -8,6 +8,7 @@ const FEATURES: Features = Features {
     counts_localhost: true,
     drops_invalid: true,
     guards_loopback: false,
+    has_sets: false,
     lacks_mangle: false,
 };
 

@@ -128,6 +128,54 @@ fn loopback_is_counted_only_where_it_is_served() {
     assert_eq!(rules(true).len(), rules(false).len() + 1);
 }
 
+/// The Service with so many source ranges.
+fn with_ranges(count: usize) -> ServiceState {
+    let net = |number: u8| IpNet::new(std::net::Ipv4Addr::new(10, number, 0, 0).into(), 16).unwrap();
+    let mut service = web();
+    service.ports[0].frontends[2].sources = SourceRanges::Only((0..=255).map(net).take(count).collect());
+    service
+}
+
+#[test]
+fn many_source_ranges_are_a_set() {
+    let compiled = |ranges, has_sets| {
+        compiled(&context(pods()), Features { has_sets, ..Features::default() }, with_ranges(ranges))
+    };
+    let rules = |objects: &[IptObject]| rules_of(objects, "KUBE-FW-").len() - 1;
+    for (ranges, has_sets, wanted) in [(64, true, 64), (65, true, 1), (65, false, 65)] {
+        let objects = compiled(ranges, has_sets);
+        let sets: Vec<_> = objects.iter().filter(|object| matches!(object, IptObject::SourceSet(..))).collect();
+        assert_eq!((rules(&objects), sets.len()), (wanted, usize::from(wanted == 1)), "{ranges} {has_sets}");
+    }
+    let rule = &rules_of(&compiled(65, true), "KUBE-FW-")[0];
+    let set = names::sources(&web().name, Family::V4);
+    assert!(rule.starts_with(&format!("-m set --match-set {set} src -m comment")), "{rule}");
+    let text = render::sets(Family::V4, &compiled(65, true));
+    assert!(
+        text.starts_with(&format!("create {set} hash:net family inet maxelem 65\nadd {set} 10.0.0.0/16\n")),
+        "{text}"
+    );
+    assert_ne!(set, names::sources(&web().name, Family::V6), "sets of both families have one space of names");
+}
+
+#[test]
+fn a_change_of_endpoints_compiles_no_set() {
+    let compiler = Iptables::new(Family::V4, Features { has_sets: true, ..Features::default() });
+    let change = |old: ServiceState, new: ServiceState| {
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        let units = (&Unit::Service(old), &Unit::Service(new));
+        compiler.compile_change(&context(pods()), units, &mut before, &mut after);
+        let sets =
+            |objects: &[IptObject]| objects.iter().filter(|object| matches!(object, IptObject::SourceSet(..))).count();
+        (sets(&before), sets(&after))
+    };
+    let mut moved = with_ranges(65);
+    moved.ports[0].cluster = pool(&["10.244.1.7:80"]);
+    assert_eq!(change(with_ranges(65), moved), (0, 0));
+    assert_eq!(change(with_ranges(65), with_ranges(66)), (1, 1));
+    assert_eq!(change(with_ranges(64), with_ranges(65)), (0, 1));
+}
+
 #[test]
 fn how_pods_are_known() {
     let of = |detector: Option<LocalDetector>| {
@@ -172,7 +220,10 @@ fn comments(objects: &[IptObject]) -> Vec<String> {
     let rules = objects.iter().flat_map(|object| match object {
         IptObject::Chain(_, rules) => rules.0.iter(),
         IptObject::OwnedRules(_, rules) => rules.iter(),
-        IptObject::SharedChain(_) | IptObject::RouteLocalnet | IptObject::ForeignRule(..) => [].iter(),
+        IptObject::SharedChain(_)
+        | IptObject::SourceSet(..)
+        | IptObject::RouteLocalnet
+        | IptObject::ForeignRule(..) => [].iter(),
     });
     let matches = rules.flat_map(|rule| &rule.matches);
     matches

@@ -208,7 +208,10 @@ fn make_counters(batch: &Batch<IptObject>) -> bool {
     let rules = batch.create.iter().chain(&batch.replace).flat_map(|object| match object {
         IptObject::Chain(_, rules) => &*rules.0,
         IptObject::OwnedRules(_, rules) => rules,
-        IptObject::SharedChain(_) | IptObject::RouteLocalnet | IptObject::ForeignRule(..) => &[],
+        IptObject::SharedChain(_)
+        | IptObject::SourceSet(..)
+        | IptObject::RouteLocalnet
+        | IptObject::ForeignRule(..) => &[],
     });
     let names: BTreeSet<&str> = rules
         .flat_map(|rule| &rule.matches)

@@ -22,6 +22,7 @@ fn printed(table: Table, lines: &str) -> Vec<String> {
         IptObject::SharedChain(id) => format!("chain {}", id.name),
         IptObject::OwnedRules(key, rules) => format!("{} {:?} {}", key.chain.name, key.owner, rules.len()),
         IptObject::ForeignRule(id, text) => format!("foreign {} {text}", id.name),
+        IptObject::SourceSet(name, _) => name.to_string(),
         IptObject::RouteLocalnet => "route_localnet".to_owned(),
     };
     let mut printed: Vec<String> = sorted(table, lines).0.iter().map(short).collect();

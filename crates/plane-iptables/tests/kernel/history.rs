@@ -41,7 +41,7 @@ fn lose(machine: &Machine, object: &IptObject) {
                 machine.iptables(&format!("-t {table} -D {name} 1"));
             }
         }
-        IptObject::RouteLocalnet | IptObject::ForeignRule(..) => {}
+        IptObject::SourceSet(..) | IptObject::RouteLocalnet | IptObject::ForeignRule(..) => {}
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
+use ferry_kernel::ipset;
 use ferry_kernel::iptables::{Backend, Environment, Tool};
 use ferry_kernel::netns::Namespace;
 use ferry_kernel::nft::NftSocket;
@@ -21,6 +22,7 @@ pub(crate) const FEATURES: Features = Features {
     counts_localhost: false,
     drops_invalid: true,
     guards_loopback: false,
+    has_sets: true,
     lacks_mangle: false,
 };
 
@@ -77,12 +79,22 @@ impl Machine {
     }
 
     pub(crate) fn engine_with(&self, commit_lock: IptablesCommitLock) -> IptablesEngine {
-        engine(FEATURES, self.tool(), commit_lock, Arc::new(Counters::default()))
+        engine(self.existing(FEATURES), self.tool(), commit_lock, Arc::new(Counters::default()))
     }
 
     /// An engine with other features.
     pub(crate) fn engine_of(&self, features: Features) -> IptablesEngine {
-        engine(features, self.tool(), IptablesCommitLock::default(), Arc::new(Counters::default()))
+        engine(self.existing(features), self.tool(), IptablesCommitLock::default(), Arc::new(Counters::default()))
+    }
+
+    /// Those of these features that the kernel has.
+    fn existing(&self, features: Features) -> Features {
+        Features { has_sets: features.has_sets && self.has_sets(), ..features }
+    }
+
+    /// True if the kernel has ipset.
+    pub(crate) fn has_sets(&self) -> bool {
+        ipset::has_nets(self.family).unwrap()
     }
 
     /// All objects as read back, sorted.

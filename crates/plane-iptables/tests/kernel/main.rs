@@ -9,8 +9,11 @@ mod large;
 mod legacy;
 mod long;
 mod machine;
+#[path = "../mode/mod.rs"]
+mod mode;
 mod news;
 mod objects;
+mod sets;
 mod tables;
 mod takeover;
 mod wrapper;

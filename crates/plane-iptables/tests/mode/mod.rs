@@ -17,13 +17,15 @@ impl Mode for ThisMode {
             counts_localhost: localhost,
             drops_invalid: true,
             guards_loopback: false,
+            has_sets: true,
             lacks_mangle: false,
         };
         Iptables::new(family, features)
     }
 
     fn text(family: Family, objects: &[IptObject]) -> String {
-        format!("# {family}\n{}", without_what_is_always_there(&render::ruleset(family, objects)))
+        let rules = without_what_is_always_there(&render::ruleset(family, objects));
+        format!("# {family}\n{}{rules}", render::sets(family, objects))
     }
 
     fn is_leaf(key: &IptKey) -> bool {

@@ -248,8 +248,9 @@ fn upstreams(family: Family) -> io::Result<Option<HashSet<(Protocol, u16)>>> {
     for (protocol, name) in upstreams_sets(family) {
         match ipset::members(name) {
             Err(error) if is_absent(&error) => {}
-            members => ports.get_or_insert_default().extend(members?.into_iter().map(|member| match member {
-                Member::Port(port) | Member::Socket { port, .. } => (protocol, port),
+            members => ports.get_or_insert_default().extend(members?.into_iter().filter_map(|member| match member {
+                Member::Port(port) | Member::Socket { port, .. } => Some((protocol, port)),
+                Member::Net(_) => None,
             })),
         }
     }

@@ -39,6 +39,15 @@ fn states() -> impl Strategy<Value = CtStates> {
     prop_oneof![Just(New), Just(Invalid), Just(RelatedEstablished), Just(RelatedEstablishedDnat)]
 }
 
+/// Matches of lists and sets of addresses.
+fn of_lists() -> impl Strategy<Value = Match> {
+    prop_oneof![
+        (any::<u32>(), chain()).prop_map(|(seconds, list)| Match::RecentlySeen { seconds, list: list.into() }),
+        chain().prop_map(|list| Match::SeeNow { list: list.into() }),
+        chain().prop_map(|set| Match::InSet { set: set.into() }),
+    ]
+}
+
 fn any_match(with_ports: bool) -> impl Strategy<Value = Match> {
     let port = of(any::<u16>()).prop_map(Match::Port);
     prop_oneof![
@@ -50,8 +59,7 @@ fn any_match(with_ports: bool) -> impl Strategy<Value = Match> {
         1 => (any::<bool>(), any::<u32>(), any::<u32>())
             .prop_map(|(inverted, value, mask)| Match::Mark { inverted, value, mask }),
         1 => "[!-~]{1,31}".prop_map(|name| Match::Account(name.into())),
-        1 => (any::<u32>(), chain()).prop_map(|(seconds, list)| Match::RecentlySeen { seconds, list: list.into() }),
-        1 => chain().prop_map(|list| Match::SeeNow { list: list.into() }),
+        3 => of_lists(),
         1 => (0..=1_u32 << 31).prop_map(Match::Random),
     ]
 }

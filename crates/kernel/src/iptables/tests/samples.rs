@@ -3,6 +3,8 @@
 use super::*;
 
 const JUMP: &str = "-j KUBE-SVC-7AEEELSGPX43WHBU";
+/// The ipset of the samples.
+pub(super) const SET: &str = "FERRY-SRC-7AEEELSGPX43WHBU";
 const COMMENT: &str = r#"-m comment --comment "ns/svc:http cluster IP""#;
 
 /// A rule, and its text as printed by the tools.
@@ -89,6 +91,10 @@ fn extensions(family: Family) -> Vec<Sample> {
         (
             rule([comment(), Match::RecentlySeen { seconds: 10_800, list: list() }], chain()),
             format!("{COMMENT} -m recent --rcheck --seconds 10800 --reap {recent} {JUMP}"),
+        ),
+        (
+            rule([Match::InSet { set: Box::new(name(SET)) }, comment()], chain()),
+            format!("-m set --match-set {SET} src {COMMENT} {JUMP}"),
         ),
         (rule([Match::SeeNow { list: list() }], Target::Accept), format!("-m recent --set {recent} -j ACCEPT")),
         (

@@ -10,6 +10,7 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
 use super::*;
+use crate::ipset;
 use crate::netns::Namespace;
 use crate::nfacct;
 
@@ -18,6 +19,8 @@ const VARIANTS: [&str; 2] = ["nft", "legacy"];
 /// The tools of a variant and a family, with a namespace and a lock file of their own.
 pub(super) struct Tools {
     namespace: Namespace,
+    /// the kernel has ipset, and the samples' set is there
+    has_sets: bool,
     lock: PathBuf,
     prefix: String,
 }
@@ -28,7 +31,12 @@ impl Tools {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let lock = std::env::temp_dir().join(format!("ferry-xtables-{}-{number}", std::process::id()));
         let program = if family == Family::V4 { "iptables" } else { "ip6tables" };
-        Self { namespace: Namespace::new().unwrap(), lock, prefix: format!("{program}-{variant}") }
+        let namespace = Namespace::new().unwrap();
+        let has_sets = namespace.run(|| {
+            let has = ipset::has_nets(family).unwrap();
+            has.then(|| ipset::create_nets(samples::SET, family, &[]).unwrap()).is_some()
+        });
+        Self { namespace, has_sets: has_sets.unwrap(), lock, prefix: format!("{program}-{variant}") }
     }
 
     pub(super) fn run<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
@@ -94,6 +102,13 @@ fn each(mut test: impl FnMut(Family, &Tools)) {
     }
 }
 
+/// The samples of a table that the kernel can have.
+fn samples_of(tools: &Tools, family: Family, table: Table) -> Vec<(Rule, String)> {
+    let names_set = |rule: &Rule| rule.matches.iter().any(|each| matches!(each, Match::InSet { .. }));
+    let is_possible = |rule: &Rule| samples::belongs(table, rule) && (tools.has_sets || !names_set(rule));
+    samples::rules(family).into_iter().filter(|(rule, _)| is_possible(rule)).collect()
+}
+
 /// Normalizes the blanks of tools up to 1.8.9.
 fn normal(text: &str) -> String {
     text.replace("--nfacct-name  ", "--nfacct-name ")
@@ -110,8 +125,7 @@ fn every_sample_is_printed_as_we_print_it() {
             restore.table(table);
             restore.declare(chain);
             restore.declare(name("KUBE-SVC-7AEEELSGPX43WHBU"));
-            let samples: Vec<_> =
-                samples::rules(family).into_iter().filter(|(rule, _)| samples::belongs(table, rule)).collect();
+            let samples = samples_of(tools, family, table);
             for (rule, _) in &samples {
                 restore.append(chain, rule);
             }
@@ -136,17 +150,17 @@ fn every_sample_is_deleted_by_its_text() {
     each(|family, tools| {
         tools.run(|| samples::COUNTERS.iter().for_each(|counter| nfacct::create(counter).unwrap()));
         let chain = name("KUBE-TEST");
-        let samples = || samples::rules(family).into_iter().filter(|(rule, _)| samples::belongs(Table::Nat, rule));
+        let samples = samples_of(tools, family, Table::Nat);
         let mut restore = Restore::new(family);
         restore.table(Table::Nat);
         restore.declare(chain);
         restore.declare(name("KUBE-SVC-7AEEELSGPX43WHBU"));
-        for (rule, _) in samples() {
-            restore.insert_text(chain, &printed(family, &rule));
+        for (rule, _) in &samples {
+            restore.insert_text(chain, &printed(family, rule));
         }
         restore.commit();
         tools.restore(restore.text());
-        for (_, text) in samples() {
+        for (_, text) in samples {
             restore.clear();
             restore.table(Table::Nat);
             restore.delete_text(chain, &text);
@@ -229,6 +243,10 @@ fn acceptable(rule: Rule) -> Rule {
     };
     let mut ports = 0;
     let only_one = |each: &Match| {
+        // A set would have to be there, as that of the samples is.
+        if matches!(each, Match::InSet { .. }) {
+            return false;
+        }
         ports += usize::from(matches!(each, Match::Port(_)));
         ports < 2 || !matches!(each, Match::Port(_))
     };

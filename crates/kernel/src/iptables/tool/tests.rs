@@ -163,6 +163,14 @@ fn runs_are_of_the_threads_namespace() {
 }
 
 #[test]
+fn match_extensions_of_the_machine_are_recognised() {
+    with_each(|tool| {
+        assert!(tool.has_match("comment").unwrap());
+        assert!(!tool.has_match("no-such-match").unwrap());
+    });
+}
+
+#[test]
 fn reading_creates_no_table() {
     with_each(|tool| {
         for table in Table::ALL {

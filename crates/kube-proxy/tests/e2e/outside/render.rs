@@ -45,6 +45,7 @@ fn iptables(case: &Case) -> Vec<(&'static str, String)> {
             counts_localhost: decided.base.localhost,
             drops_invalid: true,
             guards_loopback: false,
+            has_sets: true,
             lacks_mangle: false,
         };
         ferry_plane_iptables::render::ruleset(family, &decided.compiled_by(&Iptables::new(family, features)))

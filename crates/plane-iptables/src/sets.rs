@@ -1,0 +1,227 @@
+//! The ipsets of one family: creates, replaces, deletes and reads those of source ranges, and looks for changes by others, of which the
+//! kernel sends no notifications.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::time::{Duration, Instant};
+
+use ferry_api::object::{Family, IpNet};
+use ferry_kernel::errno::ErrorClass;
+use ferry_kernel::ipset::{self, Member};
+use ferry_kernel::iptables::IptablesChainName;
+use ferry_plane::{Batch, CommitError, CommitFailure, Drift, Extent, Op};
+
+use crate::names;
+use crate::object::{IptKey, IptObject};
+
+/// Time between two looks at the numbers of members.
+const LOOK: Duration = Duration::from_secs(10);
+/// From a commit to the deletion of sets that no rule names any more. The nft variant's rules let go of them in the background, some
+/// milliseconds after they have gone.
+const LATER: Duration = Duration::from_millis(100);
+/// Attempts to delete such sets at the end of the engine, [`LATER`] apart.
+const LAST_ATTEMPTS: usize = 5;
+
+/// The sets of source ranges in the network namespace of the thread that uses them.
+#[derive(Debug)]
+pub(crate) struct SourceSets {
+    family: Family,
+    /// the sets that are there, with the number of their members
+    known: BTreeMap<IptablesChainName, u32>,
+    /// sets that are to be deleted
+    leaving: BTreeSet<IptablesChainName>,
+    /// the next look at the numbers, and the next attempt at the deletions
+    look: Option<Instant>,
+    deletion: Option<Instant>,
+}
+
+// === impl SourceSets ===
+
+impl SourceSets {
+    /// Those of a family, not read yet.
+    pub(crate) fn new(family: Family) -> Self {
+        Self { family, known: BTreeMap::new(), leaving: BTreeSet::new(), look: None, deletion: None }
+    }
+
+    /// Makes the sets that a batch creates or replaces, before the rules that name them. True if there were any.
+    pub(crate) fn write(&mut self, batch: &Batch<IptObject>) -> Result<bool, CommitFailure> {
+        let mut wrote = false;
+        for (op, index, object) in batch.operations().filter(|(op, ..)| *op != Op::Delete) {
+            let IptObject::SourceSet(name, nets) = object else { continue };
+            if let Err(error) = self.put(*name, nets, op) {
+                let error = verdict(error, (op, index), *name);
+                return Err(if wrote { CommitFailure::unknown(error) } else { error.into() });
+            }
+            wrote = true;
+        }
+        Ok(wrote)
+    }
+
+    fn put(&mut self, name: IptablesChainName, nets: &[IpNet], op: Op) -> io::Result<()> {
+        if op == Op::Create && !self.leaving.remove(&name) {
+            ipset::create_nets(name.as_str(), self.family, nets)?;
+        } else {
+            let next = next(self.family);
+            // An earlier process may have ended before it could delete its own.
+            ignore_missing(ipset::destroy(next))?;
+            ipset::create_nets(next, self.family, nets)?;
+            let swapped = ipset::swap(next, name.as_str());
+            ipset::destroy(next)?;
+            swapped?;
+        }
+        self.known.insert(name, u32::try_from(nets.len()).unwrap_or(u32::MAX));
+        Ok(())
+    }
+
+    /// Plans the deletion of sets, once their rules have gone.
+    pub(crate) fn delete(&mut self, batch: &Batch<IptObject>, now: Instant) {
+        let gone = batch.delete.iter().filter_map(|object| match object {
+            IptObject::SourceSet(name, _) => Some(*name),
+            _ => None,
+        });
+        for name in gone {
+            self.known.remove(&name);
+            self.leaving.insert(name);
+            self.deletion = Some(now + LATER);
+        }
+    }
+
+    /// Reads the sets with these keys.
+    pub(crate) fn read(&mut self, extent: &Extent<IptKey>) -> io::Result<Vec<IptObject>> {
+        let is_wanted = |name: &IptablesChainName| match extent {
+            Extent::All => true,
+            Extent::Keys(keys) => keys.contains(&IptKey::SourceSet(*name)),
+        };
+        if let Extent::Keys(keys) = extent
+            && !keys.iter().any(|key| matches!(key, IptKey::SourceSet(_)))
+        {
+            return Ok(Vec::new());
+        }
+        let mut objects = Vec::new();
+        for (name, _) in self.list()?.into_iter().filter(|(name, _)| is_wanted(name)) {
+            let mut nets: Vec<IpNet> = match ipset::members(name.as_str()) {
+                Ok(members) => members.into_iter().filter_map(net).collect(),
+                Err(error) if ErrorClass::of(&error) == ErrorClass::Missing => continue,
+                // Of another type: it can't be replaced, and the error of that names it.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => Vec::new(),
+                Err(error) => return Err(error),
+            };
+            nets.sort_unstable();
+            self.known.insert(name, u32::try_from(nets.len()).unwrap_or(u32::MAX));
+            objects.push(IptObject::SourceSet(name, nets.into()));
+        }
+        let there = |name: &IptablesChainName| {
+            objects.iter().any(|object| matches!(object, IptObject::SourceSet(of, _) if of == name))
+        };
+        self.known.retain(|name, _| !is_wanted(name) || there(name));
+        Ok(objects)
+    }
+
+    /// The sets of source ranges of this family that are not about to be deleted, with the number of their members.
+    fn list(&self) -> io::Result<Vec<(IptablesChainName, Option<u32>)>> {
+        let sets = match ipset::sets() {
+            Ok(sets) => sets,
+            Err(error) if ErrorClass::of(&error).lacks_subsystem() => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let ours = sets.into_iter().filter(|set| set.family == Some(self.family)).filter_map(|set| {
+            let name = IptablesChainName::new(&set.name).filter(|name| names::is_sources(*name))?;
+            Some((name, set.elements))
+        });
+        Ok(ours.filter(|(name, _)| !self.leaving.contains(name)).collect())
+    }
+
+    /// Deletes what is to be deleted, and reports the sets whose number of members others have changed, if this is due.
+    pub(crate) fn tend(&mut self, now: Instant) -> io::Result<Drift<IptKey>> {
+        if self.deletion.is_some_and(|due| due <= now) {
+            self.delete_leaving();
+            self.deletion = (!self.leaving.is_empty()).then(|| now + LOOK);
+        }
+        if self.known.is_empty() || self.look.is_some_and(|due| due > now) {
+            return Ok(Drift::default());
+        }
+        self.look = Some(now + LOOK);
+        let there: BTreeMap<_, _> = self.list()?.into_iter().collect();
+        let differs = |(name, members): &(&IptablesChainName, &u32)| match there.get(name) {
+            Some(found) => found.is_some_and(|found| found != **members),
+            None => true,
+        };
+        let changed: Vec<IptKey> =
+            self.known.iter().filter(differs).map(|(name, _)| IptKey::SourceSet(*name)).collect();
+        Ok(Drift { by_proxies: None, by_others: (!changed.is_empty()).then_some(Extent::Keys(changed)) })
+    }
+
+    /// Time of the next call of [`SourceSets::tend`].
+    pub(crate) fn wake(&self, now: Instant) -> Option<Instant> {
+        let look = (!self.known.is_empty()).then(|| self.look.unwrap_or(now));
+        [look, self.deletion].into_iter().flatten().min()
+    }
+
+    /// One that a foreign rule names stays until that rule has gone.
+    fn delete_leaving(&mut self) {
+        self.leaving.retain(|name| match ignore_missing(ipset::destroy(name.as_str())) {
+            Ok(()) => false,
+            Err(error) => {
+                tracing::debug!(ipset = %name, err = %error, "Deleting ipset failed, trying again later");
+                true
+            }
+        });
+    }
+}
+
+impl Drop for SourceSets {
+    /// After the rules have been removed at clean-up, there is nobody who would delete the sets later.
+    fn drop(&mut self) {
+        for _ in 0..LAST_ATTEMPTS {
+            if self.leaving.is_empty() {
+                return;
+            }
+            std::thread::sleep(LATER);
+            self.delete_leaving();
+        }
+    }
+}
+
+/// Deletes the sets of source ranges of a family; those that rules name stay. Returns their number.
+///
+/// # Errors
+/// The system's error.
+pub(crate) fn retire(family: Family) -> io::Result<usize> {
+    let mut sets = SourceSets::new(family);
+    sets.leaving = sets.list()?.into_iter().map(|(name, _)| name).collect();
+    Ok(sets.leaving.len())
+}
+
+/// The set of this family that is filled before it takes the place of another one.
+const fn next(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "FERRY-SRC-next-4",
+        Family::V6 => "FERRY-SRC-next-6",
+    }
+}
+
+fn net(member: Member) -> Option<IpNet> {
+    match member {
+        Member::Net(net) => Some(net),
+        // No member of another type is read from a set of networks.
+        Member::Port(_) | Member::Socket { .. } => None,
+    }
+}
+
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if ErrorClass::of(&error) == ErrorClass::Missing => Ok(()),
+        result => result,
+    }
+}
+
+fn verdict(error: io::Error, (op, index): (Op, usize), name: IptablesChainName) -> CommitError {
+    match ErrorClass::of(&error) {
+        ErrorClass::Exists | ErrorClass::Missing => CommitError::Drifted { object: format!("ipset {name}") },
+        class if class.is_temporary() => CommitError::Resources(error),
+        _ => {
+            let text = format!("ipset {name}: {error}");
+            CommitError::Refused(vec![(op, index, io::Error::new(error.kind(), text))])
+        }
+    }
+}
