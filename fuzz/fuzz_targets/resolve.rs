@@ -1,6 +1,6 @@
 //! Fuzzes the model with odd objects in any order: the store, `resolve`, `decide`, `flow_rules` and `explain` never panic,
-//! states are well formed, only dirty services change, and the order of arrival doesn't matter. The iptables mode compiles
-//! every state into objects without dangling references whose verdicts are the model's.
+//! states are well formed in the profile of each mode, only dirty services change, and the order of arrival doesn't matter. The
+//! iptables mode compiles every state into objects without dangling references whose verdicts are the model's.
 //!
 //! The bytes select from few names, addresses and ports, so that objects often conflict, and occasionally a malformed value;
 //! the decoders have their own targets.
@@ -65,9 +65,9 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     assert_eq!(before, states(&settings, &store));
-    check(&settings, &store, &Profile::NFTABLES);
-    check(&settings, &store, &Profile::IPTABLES);
-    check(&settings, &store, &Profile::IPVS);
+    for profile in Profile::ALL {
+        check(&settings, &store, profile);
+    }
     let mut again = reversed(&settings, &store);
     place_node_ports(&settings, &mut again);
     assert_eq!(store.claims(), again.claims());
@@ -178,7 +178,7 @@ fn check(settings: &Settings, store: &Store, profile: &Profile) {
         let mut taken = BTreeSet::new();
         for state in &states {
             let service = store.objects(&state.name).service.expect("it has a name");
-            assert_eq!(!state.ports.is_empty(), ferry_model::serves(service, family), "{}", state.name);
+            assert_eq!(!state.ports.is_empty(), ferry_model::serves(service, profile, family), "{}", state.name);
             if let Some(check) = &state.health_check {
                 assert_eq!(check.port.get(), service.health_check_node_port);
                 assert_eq!((service.kind, service.external_policy), (ServiceType::LoadBalancer, TrafficPolicy::Local));

@@ -403,7 +403,7 @@ impl Core {
                 }
                 let unit = (!state.ports.is_empty()).then(|| Arc::new(Unit::Service(state)));
                 // The engine has no such unit, and the Service isn't served in its family: it need not wake.
-                if unit.is_none() && !redefined.contains(name) && is_served(&objects, &families) {
+                if unit.is_none() && !redefined.contains(name) && is_served(&objects, &self.profile, &families) {
                     continue;
                 }
                 delta.units.insert(UnitId::Service(name.clone()), unit);
@@ -443,6 +443,6 @@ fn any_in_use(in_use: fn(Family) -> io::Result<bool>, engines: &[EngineHandle]) 
 }
 
 /// True if one of the families serves it.
-fn is_served(objects: &ServiceObjects<'_>, families: &[Family]) -> bool {
-    objects.service.is_some_and(|service| families.iter().any(|family| serves(service, *family)))
+fn is_served(objects: &ServiceObjects<'_>, profile: &Profile, families: &[Family]) -> bool {
+    objects.service.is_some_and(|service| families.iter().any(|family| serves(service, profile, *family)))
 }

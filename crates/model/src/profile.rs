@@ -1,5 +1,7 @@
 //! Profiles: the capabilities of each mode, and the only place where modes differ in the model.
 
+use ferry_api::object::Protocol;
+
 use crate::state::MAX_COPIES;
 
 /// The sender of a translated flow's replies, by which stale flows are recognised.
@@ -68,6 +70,11 @@ impl Profile {
     /// SCTP is not served.
     pub const fn relays(self) -> bool {
         matches!(self.reply_owner, ReplyOwner::Proxy)
+    }
+
+    /// True if ports of this protocol are served: SCTP is not relayed.
+    pub(crate) const fn serves(self, protocol: Protocol) -> bool {
+        !(self.relays() && matches!(protocol, Protocol::Sctp))
     }
 
     /// The nftables mode.

@@ -62,7 +62,7 @@ pub fn resolve(
         let mut ready_here = health_check_port(service).map(|port| (port, BTreeSet::new()));
         state.ports.reserve_exact(ports.len().min(MAX_FRONTENDS));
         for port in &ports {
-            if profile.relays() && port.protocol == Protocol::Sctp {
+            if !profile.serves(port.protocol) {
                 let message = "SCTP can't be relayed: not served in this mode";
                 resolver.findings.add(FieldPath::at("spec.ports", port.index, ".protocol"), Cause::Protocol, &message);
                 continue;

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ferry_api::object::{Family, Parsed, Protocol, Service, ServicePort, ServiceType, TrafficPolicy, is_dns_label};
 
 use crate::diagnostic::{Cause, FieldPath, Report};
+use crate::profile::Profile;
 use crate::special::special;
 use crate::state::{Affinity, FrontendAddr, FrontendKind};
 
@@ -61,8 +62,10 @@ pub(crate) fn affinity(service: &Service) -> Option<Affinity> {
 }
 
 /// True if this family serves the Service: [`resolve`](crate::resolve()) gives it ports then, whatever its endpoints are.
-pub fn serves(service: &Service, family: Family) -> bool {
-    is_proxied(service) && Visible::of(service, family).is_some() && !valid_ports(service, &mut |_, _, _| {}).is_empty()
+pub fn serves(service: &Service, profile: &Profile, family: Family) -> bool {
+    is_proxied(service)
+        && Visible::of(service, family).is_some()
+        && valid_ports(service, &mut |_, _, _| {}).iter().any(|port| profile.serves(port.protocol))
 }
 
 /// True if this family serves the Service with session affinity.

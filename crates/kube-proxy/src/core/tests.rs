@@ -451,6 +451,25 @@ fn a_family_does_not_wake_up_for_what_only_the_other_serves() {
     assert!(bench.taken().iter().all(Option::is_some));
 }
 
+/// SCTP is not relayed: no engine has such a unit, and one of them acknowledges the change of its endpoints.
+#[test]
+fn a_change_of_what_the_mode_does_not_serve_is_acknowledged() {
+    let sctp = |manifest: &str| manifest.replace("port: 80}", "port: 80, protocol: SCTP}");
+    let slice = |address| slice("web", address, "node").replace("protocol: TCP", "protocol: SCTP");
+    for (profile, is_served) in [(Profile::NFTABLES, true), (Profile::USERSPACE, false)] {
+        let mut bench = Bench::new();
+        bench.core.profile = profile;
+        let mut first = events(&(sctp(&service("web", "10.96.0.10", "")) + &slice("10.244.1.1")));
+        first.extend([Kind::Node, Kind::ServiceCidr, Kind::Service, Kind::EndpointSlice].map(Event::Synced));
+        bench.input(Input::Events(first));
+        bench.taken();
+        bench.upsert(&slice("10.244.1.2"));
+        let taken = bench.taken();
+        let units: Vec<_> = taken.iter().flatten().filter_map(|delta| delta.units.get(&id("web"))).collect();
+        assert!(!units.is_empty() && units.iter().all(|unit| unit.is_some() == is_served), "{profile:?}: {units:?}");
+    }
+}
+
 /// A service of this uid and age with an external IP; the lower the age, the older it is.
 fn contested(name: &str, ip: &str, age: u8) -> String {
     let more = format!(

@@ -7,6 +7,7 @@ use ferry_api::object::{
 
 use super::*;
 use crate::flows::{RightFlows, flow_rules};
+use crate::serves;
 use crate::special::special;
 use crate::state::{Action, Affinity, Treatment};
 use crate::store::{Event, Store};
@@ -385,6 +386,27 @@ fn endpoints_that_still_serve_linger_for_flows() {
         let (state, _) = resolve(&store.objects(&name("web")), store.claims(), &context(), profile, Family::V4);
         assert_eq!(state.ports[0].cluster, pool(&["10.244.1.1"]));
         assert_eq!(state.ports[0].lingering, *lingering, "{protocol} {profile:?}");
+    }
+}
+
+/// `serves` answers without endpoints what a state would have.
+#[test]
+fn a_service_is_served_if_its_state_has_ports() {
+    for profile in Profile::ALL {
+        for protocols in [&[][..], &[Protocol::Tcp], &[Protocol::Sctp], &[Protocol::Sctp, Protocol::Udp]] {
+            let ports = protocols.iter().map(|protocol| ServicePort { protocol: Ok(*protocol), ..port("", 80) });
+            let service = Service { ports: ports.collect(), ..service("web", "10.96.0.10") };
+            let store = store([service.clone()], []);
+            for family in Family::ALL {
+                let context = context_of(family);
+                let (state, _) = resolve(&store.objects(&name("web")), store.claims(), &context, profile, family);
+                assert_eq!(
+                    serves(&service, profile, family),
+                    !state.ports.is_empty(),
+                    "{family} {protocols:?} {profile:?}"
+                );
+            }
+        }
     }
 }
 
