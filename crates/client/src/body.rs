@@ -87,7 +87,7 @@ impl Body {
             |error: std::io::Error| CallError::Interrupted(format!("decompressing the response body: {error}"));
         loop {
             if let Some(gunzip) = &mut self.gunzip
-                && let Some(bytes) = gunzip.next().map_err(broken)?
+                && let Some(bytes) = gunzip.chunk().map_err(broken)?
             {
                 return Ok(Some(bytes));
             }

@@ -1,15 +1,22 @@
 //! Streaming gzip decoder: decodes as much as has been received.
 
+use std::fmt;
 use std::io::{self, Write as _};
 
 use flate2::write::MultiGzDecoder;
 use hyper::body::Bytes;
 
-/// Input decoded in one step, which bounds its output: deflate expands one byte to at most 1032.
+/// Input decoded in one step, which bounds its output.
 const STEP_BYTES: usize = 256;
 
-/// A stream of gzip members, one after the other.
-pub(super) struct Gunzip {
+/// Decoded bytes that are collected before they are returned.
+const OUTPUT_BYTES: usize = 32 << 10;
+
+/// The most bytes that deflate expands one byte to: four copies of 258 bytes, with codes of one bit for length and distance.
+const MAX_EXPANSION: usize = 1032;
+
+/// Decompresses a stream of gzip members, one after the other, in chunks of bounded size.
+pub struct Gunzip {
     decoder: MultiGzDecoder<Vec<u8>>,
     /// received and not decoded yet
     pending: Bytes,
@@ -18,17 +25,25 @@ pub(super) struct Gunzip {
 // === impl Gunzip ===
 
 impl Gunzip {
-    pub(super) fn new() -> Self {
+    /// The size of the largest chunk: less than what is collected before a step, and the output of this step. The decoder keeps less
+    /// than one byte's output from the step before.
+    pub const MAX_CHUNK_BYTES: usize = OUTPUT_BYTES + (STEP_BYTES + 1) * MAX_EXPANSION;
+
+    /// A decoder without input.
+    pub fn new() -> Self {
         Self { decoder: MultiGzDecoder::new(Vec::new()), pending: Bytes::new() }
     }
 
-    /// Adds received bytes. To be called when [`Self::next`] has returned `None`.
-    pub(super) fn push(&mut self, bytes: Bytes) {
+    /// Adds received bytes. To be called when [`Self::chunk`] has returned `None`.
+    pub fn push(&mut self, bytes: Bytes) {
         self.pending = bytes;
     }
 
-    /// The next chunk of the content, at most [`OUTPUT_BYTES`] and the output of one step; `None` if more input is needed.
-    pub(super) fn next(&mut self) -> io::Result<Option<Bytes>> {
+    /// The next chunk of the content, never empty and at most [`Self::MAX_CHUNK_BYTES`]; `None` if more input is needed.
+    ///
+    /// # Errors
+    /// If the input is no gzip, or a checksum doesn't match.
+    pub fn chunk(&mut self) -> io::Result<Option<Bytes>> {
         while !self.pending.is_empty() && self.decoder.get_ref().len() < OUTPUT_BYTES {
             let step = self.pending.split_to(self.pending.len().min(STEP_BYTES));
             self.decoder.write_all(&step)?;
@@ -42,14 +57,23 @@ impl Gunzip {
     ///
     /// # Errors
     /// If the last member is incomplete.
-    pub(super) fn finish(&mut self) -> io::Result<Option<Bytes>> {
+    pub fn finish(&mut self) -> io::Result<Option<Bytes>> {
         self.decoder.try_finish()?;
-        self.next()
+        self.chunk()
     }
 }
 
-/// Decoded bytes that are collected before they are returned.
-const OUTPUT_BYTES: usize = 32 << 10;
+impl Default for Gunzip {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Gunzip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gunzip").field("pending_bytes", &self.pending.len()).finish_non_exhaustive()
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -75,7 +99,7 @@ mod tests {
         };
         for chunk in packed.chunks(chunk) {
             gunzip.push(Bytes::copy_from_slice(chunk));
-            while let Some(bytes) = gunzip.next()? {
+            while let Some(bytes) = gunzip.chunk()? {
                 take(bytes);
             }
         }
@@ -100,7 +124,7 @@ mod tests {
         let packed = gzip(&vec![0; 64 << 20]);
         let (content, largest) = decode(&packed, packed.len()).unwrap();
         assert_eq!(content.len(), 64 << 20);
-        assert!(largest <= OUTPUT_BYTES + STEP_BYTES * 1032 + (64 << 10), "{largest}");
+        assert!(largest <= Gunzip::MAX_CHUNK_BYTES, "{largest}");
     }
 
     #[test]
@@ -110,8 +134,8 @@ mod tests {
         encoder.flush().unwrap();
         let mut gunzip = Gunzip::new();
         gunzip.push(Bytes::from(encoder.get_ref().clone()));
-        assert_eq!(gunzip.next().unwrap().as_deref(), Some(&b"first"[..]));
-        assert_eq!(gunzip.next().unwrap(), None);
+        assert_eq!(gunzip.chunk().unwrap().as_deref(), Some(&b"first"[..]));
+        assert_eq!(gunzip.chunk().unwrap(), None);
         assert!(gunzip.finish().is_err());
     }
 

@@ -56,6 +56,8 @@ pub use access::Access;
 pub use answer::Answer;
 pub use body::Body;
 pub use error::{AccessError, CallError};
+pub use exec::ExecAnswer;
+pub use gzip::Gunzip;
 pub use headers::user_agent;
 pub use observe::Observe;
 

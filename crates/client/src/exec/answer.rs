@@ -11,11 +11,13 @@ use crate::credential::bearer;
 use crate::tls::Pair;
 
 /// Credentials returned by a plugin: a token, a certificate, or both.
-pub(crate) struct ExecAnswer {
-    pub(crate) header: Option<HeaderValue>,
+pub struct ExecAnswer {
+    /// the header Authorization for the token, redacted in debug output
+    pub header: Option<HeaderValue>,
+    /// the client certificate with its key
     pub(crate) pair: Option<Pair>,
     /// expirationTimestamp: when to run the plugin again
-    pub(crate) expires: Option<SystemTime>,
+    pub expires: Option<SystemTime>,
 }
 
 #[derive(Deserialize)]
@@ -39,7 +41,10 @@ struct CredentialStatus {
 
 impl ExecAnswer {
     /// Decodes a plugin's output, which must have this API version.
-    pub(super) fn parse(printed: &[u8], version: &str) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// The reason, if the output is no ExecCredential of this version with usable credentials. It never quotes the output.
+    pub fn parse(printed: &[u8], version: &str) -> Result<Self, String> {
         let credential: ExecCredential = serde_json::from_slice(printed).map_err(|error| {
             // The parser's own text may quote the input.
             format!("the output is no ExecCredential: invalid at line {}, column {}", error.line(), error.column())

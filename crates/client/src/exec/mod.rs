@@ -23,7 +23,7 @@ use super::settings::ClientSettings;
 use super::tls::Material;
 use crate::observe::Observe;
 
-pub(super) use answer::ExecAnswer;
+pub use answer::ExecAnswer;
 use run::ExecOutcome;
 
 /// An exec plugin. Its run ends with this.

@@ -19,9 +19,12 @@ use std::io;
 
 use ferry_family::Family;
 
+pub use self::walk::States;
+pub use self::xt::Extension;
+
 use self::walk::{Evaluation, OwnRule, evaluate};
 use crate::errno::ErrorClass;
-use crate::iptables::legacy;
+use crate::iptables::legacy::{self, Entries};
 use crate::nft::{BaseChain, CommitFailure, Hook, NftBatch, NftSocket, TableFamily};
 
 /// Forwarded packets that have to be accepted.
@@ -113,6 +116,15 @@ impl fmt::Display for ChainPlace {
 // === impl ForwardChain ===
 
 impl ForwardChain {
+    /// Evaluates chain `FORWARD` of `iptables-legacy` or `ip6tables-legacy` from the entries of table `filter`.
+    ///
+    /// # Errors
+    /// `InvalidData` if the entries can't be decoded.
+    pub fn decode_legacy(family: Family, entries: &Entries) -> io::Result<Self> {
+        let (drops, evaluation) = entries::evaluate_forward(family, entries)?;
+        Ok(Self { place: ChainPlace::Legacy(family), drops, evaluation })
+    }
+
     /// Its place.
     pub fn place(&self) -> &ChainPlace {
         &self.place
@@ -188,11 +200,10 @@ impl ForwardChains {
     /// Reads the chain of `iptables-legacy` or `ip6tables-legacy`; `None` if its table doesn't exist. Loads no module.
     ///
     /// # Errors
-    /// As for [`legacy::filter_entries`]; `InvalidData` if the entries can't be decoded.
+    /// As for [`legacy::filter_entries`] and [`ForwardChain::decode_legacy`].
     pub fn legacy(&self, family: Family) -> io::Result<Option<ForwardChain>> {
-        let Some(entries) = legacy::filter_entries(family)? else { return Ok(None) };
-        let (drops, evaluation) = entries::evaluate_forward(family, &entries)?;
-        Ok(Some(ForwardChain { place: ChainPlace::Legacy(family), drops, evaluation }))
+        let entries = legacy::filter_entries(family)?;
+        entries.map(|entries| ForwardChain::decode_legacy(family, &entries)).transpose()
     }
 
     /// Writes the one rule that accepts this traffic to a chain: before the first rule that decides about every packet, else at

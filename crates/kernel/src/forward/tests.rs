@@ -289,6 +289,6 @@ fn damaged_entries_are_errors_or_other_rules() {
         errors += usize::from(entries::evaluate_forward(Family::V4, &cut).is_err());
     }
     assert!(errors > 0);
-    let beyond = legacy::Entries { forward_policy: entries.bytes.len(), ..entries };
+    let beyond = Entries { forward_policy: entries.bytes.len(), ..entries };
     assert!(entries::evaluate_forward(Family::V4, &beyond).is_err());
 }

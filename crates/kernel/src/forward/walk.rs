@@ -8,7 +8,7 @@ use super::Traffic;
 /// States of a connection, and its status "destination translated", as bits of xt_conntrack's `state_mask`
 /// (linux/netfilter/xt_conntrack.h). The lower ones are those of nf_tables' `ct state`, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct States(pub(super) u16);
+pub struct States(pub u16);
 
 /// A rule of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -33,12 +33,15 @@ const STATES_AT: usize = 150;
 /// `XT_CONNTRACK_STATE`: only the state is compared.
 const STATE_FLAG: u16 = 1;
 
-/// An extension in a rule.
+/// A match or target of iptables in a rule of any program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Extension<'a> {
-    pub(super) name: &'a [u8],
-    pub(super) revision: u8,
-    pub(super) info: &'a [u8],
+pub struct Extension<'a> {
+    /// its name, for example `conntrack`; empty for the standard target
+    pub name: &'a [u8],
+    /// the version of its data; 255 for numbers that have more than one byte, which no kernel knows
+    pub revision: u8,
+    /// its data, whose layout depends on name and revision
+    pub info: &'a [u8],
 }
 
 /// A rule that `iptables-nft` can list.
@@ -62,11 +65,11 @@ fn conntrack(states: States) -> [u8; INFO_BYTES] {
 // === impl Extension ===
 
 impl<'a> Extension<'a> {
-    /// Decodes the attributes of an expression.
+    /// Decodes the attributes of an nf_tables expression (`NFTA_MATCH_*` and `NFTA_TARGET_*`, which have the same numbers).
     ///
     /// # Errors
     /// [`Malformed`] if a length is invalid.
-    pub(super) fn decode(data: &'a [u8]) -> Result<Self, Malformed> {
+    pub fn decode(data: &'a [u8]) -> Result<Self, Malformed> {
         let mut attributes = Attributes::new(data);
         let mut found = Self { name: &[], revision: 0, info: &[] };
         while let Some(attribute) = attributes.next_attribute()? {
@@ -85,8 +88,8 @@ impl<'a> Extension<'a> {
         self.name == name.as_bytes()
     }
 
-    /// The states that it matches, if that is its only condition.
-    pub(super) fn states(&self) -> Option<States> {
+    /// The states that it matches, if it is a match `conntrack` with this condition only.
+    pub fn states(&self) -> Option<States> {
         let field = |at: usize| {
             let bytes = self.info.get(at..)?.first_chunk()?;
             Some(u16::from_ne_bytes(*bytes))
