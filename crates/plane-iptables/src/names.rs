@@ -50,6 +50,9 @@ const HEALTH_CHECK: &str = " health check node port";
 /// Prefix of the names of ipsets of source ranges. Upstream's begin with `KUBE-`, which tells that they are of its mode ipvs.
 const SOURCES: &str = "FERRY-SRC-";
 
+/// Prefix of the names of sets that are filled before they take the place of one of these.
+const NEXT_SOURCES: &str = "FERRY-NXT-";
+
 /// Purpose of one of our chains, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
@@ -184,6 +187,16 @@ pub fn sources(service: &ObjectName, family: Family) -> IptablesChainName {
 /// True if an ipset of this name has source ranges of a Service.
 pub fn is_sources(name: IptablesChainName) -> bool {
     name.as_str().strip_prefix(SOURCES).is_some_and(is_hash)
+}
+
+/// `FERRY-NXT-…`: the ipset that is filled before it takes the place of the one with this name.
+pub fn next_sources(name: IptablesChainName) -> IptablesChainName {
+    chain(NEXT_SOURCES, name.as_str().strip_prefix(SOURCES).unwrap_or_default())
+}
+
+/// True if an ipset of this name was to take the place of another one.
+pub fn is_next_sources(name: IptablesChainName) -> bool {
+    name.as_str().strip_prefix(NEXT_SOURCES).is_some_and(is_hash)
 }
 
 /// The comment of the rule that accepts health checks of a Service, from the printed name of one of its ports.

@@ -30,6 +30,8 @@ pub(crate) struct SourceSets {
     known: BTreeMap<IptablesChainName, u32>,
     /// sets that are to be deleted
     leaving: BTreeSet<IptablesChainName>,
+    /// sets that a process has filled, and not put in place before it ended, as of the last full reading
+    unfinished: BTreeSet<IptablesChainName>,
     /// the next look at the numbers, and the next attempt at the deletions
     look: Option<Instant>,
     deletion: Option<Instant>,
@@ -40,7 +42,14 @@ pub(crate) struct SourceSets {
 impl SourceSets {
     /// Those of a family, not read yet.
     pub(crate) fn new(family: Family) -> Self {
-        Self { family, known: BTreeMap::new(), leaving: BTreeSet::new(), look: None, deletion: None }
+        Self {
+            family,
+            known: BTreeMap::new(),
+            leaving: BTreeSet::new(),
+            unfinished: BTreeSet::new(),
+            look: None,
+            deletion: None,
+        }
     }
 
     /// Makes the sets that a batch creates or replaces, before the rules that name them. True if there were any.
@@ -61,12 +70,12 @@ impl SourceSets {
         if op == Op::Create && !self.leaving.remove(&name) {
             ipset::create_nets(name.as_str(), self.family, nets)?;
         } else {
-            let next = next(self.family);
+            let next = names::next_sources(name);
             // An earlier process may have ended before it could delete its own.
-            ignore_missing(ipset::destroy(next))?;
-            ipset::create_nets(next, self.family, nets)?;
-            let swapped = ipset::swap(next, name.as_str());
-            ipset::destroy(next)?;
+            ignore_missing(ipset::destroy(next.as_str()))?;
+            ipset::create_nets(next.as_str(), self.family, nets)?;
+            let swapped = ipset::swap(next.as_str(), name.as_str());
+            ignore_missing(ipset::destroy(next.as_str()))?;
             swapped?;
         }
         self.known.insert(name, u32::try_from(nets.len()).unwrap_or(u32::MAX));
@@ -97,6 +106,10 @@ impl SourceSets {
         {
             return Ok(Vec::new());
         }
+        if *extent == Extent::All {
+            let all = named(self.family)?.into_iter().map(|(name, _)| name);
+            self.unfinished = all.filter(|name| names::is_next_sources(*name)).collect();
+        }
         let mut objects = Vec::new();
         for (name, _) in self.list()?.into_iter().filter(|(name, _)| is_wanted(name)) {
             let mut nets: Vec<IpNet> = match ipset::members(name.as_str()) {
@@ -119,20 +132,17 @@ impl SourceSets {
 
     /// The sets of source ranges of this family that are not about to be deleted, with the number of their members.
     fn list(&self) -> io::Result<Vec<(IptablesChainName, Option<u32>)>> {
-        let sets = match ipset::sets() {
-            Ok(sets) => sets,
-            Err(error) if ErrorClass::of(&error).lacks_subsystem() => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
-        let ours = sets.into_iter().filter(|set| set.family == Some(self.family)).filter_map(|set| {
-            let name = IptablesChainName::new(&set.name).filter(|name| names::is_sources(*name))?;
-            Some((name, set.elements))
-        });
-        Ok(ours.filter(|(name, _)| !self.leaving.contains(name)).collect())
+        let is_there = |name: &IptablesChainName| names::is_sources(*name) && !self.leaving.contains(name);
+        Ok(named(self.family)?.into_iter().filter(|(name, _)| is_there(name)).collect())
     }
 
     /// Deletes what is to be deleted, and reports the sets whose number of members others have changed, if this is due.
     pub(crate) fn tend(&mut self, now: Instant) -> io::Result<Drift<IptKey>> {
+        // Not at the reading: who only looks deletes nothing. One that another process is about to put in place is made again by that.
+        if !self.unfinished.is_empty() {
+            self.leaving.append(&mut self.unfinished);
+            self.deletion = Some(now);
+        }
         if self.deletion.is_some_and(|due| due <= now) {
             self.delete_leaving();
             self.deletion = (!self.leaving.is_empty()).then(|| now + LOOK);
@@ -154,7 +164,8 @@ impl SourceSets {
     /// Time of the next call of [`SourceSets::tend`].
     pub(crate) fn wake(&self, now: Instant) -> Option<Instant> {
         let look = (!self.known.is_empty()).then(|| self.look.unwrap_or(now));
-        [look, self.deletion].into_iter().flatten().min()
+        let unfinished = (!self.unfinished.is_empty()).then_some(now);
+        [look, self.deletion, unfinished].into_iter().flatten().min()
     }
 
     /// One that a foreign rule names stays until that rule has gone.
@@ -188,16 +199,20 @@ impl Drop for SourceSets {
 /// The system's error.
 pub(crate) fn retire(family: Family) -> io::Result<usize> {
     let mut sets = SourceSets::new(family);
-    sets.leaving = sets.list()?.into_iter().map(|(name, _)| name).collect();
+    let all = named(family)?.into_iter().map(|(name, _)| name);
+    sets.leaving = all.filter(|name| names::is_sources(*name) || names::is_next_sources(*name)).collect();
     Ok(sets.leaving.len())
 }
 
-/// The set of this family that is filled before it takes the place of another one.
-const fn next(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "FERRY-SRC-next-4",
-        Family::V6 => "FERRY-SRC-next-6",
-    }
+/// The sets of a family whose names a chain could have, too, with the number of their members; none if the kernel lacks ipset.
+fn named(family: Family) -> io::Result<Vec<(IptablesChainName, Option<u32>)>> {
+    let sets = match ipset::sets() {
+        Ok(sets) => sets,
+        Err(error) if ErrorClass::of(&error).lacks_subsystem() => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let of_family = sets.into_iter().filter(|set| set.family == Some(family));
+    Ok(of_family.filter_map(|set| Some((IptablesChainName::new(&set.name)?, set.elements))).collect())
 }
 
 fn net(member: Member) -> Option<IpNet> {

@@ -100,9 +100,10 @@ fn inspectors(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenedInspector>> {
     Ok(opening.families.iter().map(|family| (*family, open(*family))).collect())
 }
 
-/// As on a machine with all features: its accounting objects are there, and no table is missing.
+/// As on a machine with all features: its accounting objects are there, it has ipset, and no table is missing.
 fn render(rendering: &Rendering<'_>) -> Vec<RenderedPart> {
-    let parts = |(family, desired): &(Family, Delta)| {
+    let mut sets = String::new();
+    let mut part = |(family, desired): &(Family, Delta)| {
         let features = Features {
             counts_invalid: true,
             counts_localhost: desired.units.values().flatten().any(|unit| serves_loopback(unit)),
@@ -112,16 +113,18 @@ fn render(rendering: &Rendering<'_>) -> Vec<RenderedPart> {
             lacks_mangle: false,
         };
         let objects = desired.compiled(&Iptables::new(*family, features));
-        let (name, loader, sets) = match family {
-            Family::V4 => ("iptables", "iptables-restore --noflush", "ipset"),
-            Family::V6 => ("ip6tables", "ip6tables-restore --noflush", "ipset of ip6tables"),
-        };
-        let rules = RenderedPart { name, loader: Some(loader), text: render::ruleset(*family, &objects) };
-        let sets = RenderedPart { name: sets, loader: Some("ipset restore"), text: render::sets(*family, &objects) };
-        // The rules name the sets.
-        [sets, rules].into_iter().filter(|part| !part.text.is_empty())
+        sets += &render::sets(*family, &objects);
+        let text = render::ruleset(*family, &objects);
+        match family {
+            Family::V4 => RenderedPart { name: "iptables", loader: Some("iptables-restore --noflush"), text },
+            Family::V6 => RenderedPart { name: "ip6tables", loader: Some("ip6tables-restore --noflush"), text },
+        }
     };
-    rendering.families.iter().flat_map(parts).collect()
+    let mut parts: Vec<RenderedPart> = rendering.families.iter().map(&mut part).collect();
+    if !sets.is_empty() {
+        parts.insert(0, RenderedPart { name: "ipset", loader: Some("ipset restore"), text: sets });
+    }
+    parts
 }
 
 fn serves_loopback(unit: &Unit) -> bool {

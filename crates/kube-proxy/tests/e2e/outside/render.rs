@@ -38,6 +38,7 @@ fn nftables(case: &Case) -> Vec<(&'static str, String)> {
 }
 
 fn iptables(case: &Case) -> Vec<(&'static str, String)> {
+    use ferry_plane_iptables::render;
     let of = |family| {
         let decided = Decided::by(case, family, &Profile::IPTABLES);
         let features = Features {
@@ -48,9 +49,13 @@ fn iptables(case: &Case) -> Vec<(&'static str, String)> {
             has_sets: true,
             lacks_mangle: false,
         };
-        ferry_plane_iptables::render::ruleset(family, &decided.compiled_by(&Iptables::new(family, features)))
+        decided.compiled_by(&Iptables::new(family, features))
     };
-    vec![("iptables", of(Family::V4)), ("ip6tables", of(Family::V6))]
+    let [v4, v6] = Family::ALL.map(|family| (family, of(family)));
+    let rules = |(family, objects): &(Family, Vec<_>)| render::ruleset(*family, objects);
+    let sets = [&v4, &v6].map(|(family, objects)| render::sets(*family, objects)).concat();
+    let sets = Some(("ipset", sets)).filter(|(_, text)| !text.is_empty());
+    sets.into_iter().chain([("iptables", rules(&v4)), ("ip6tables", rules(&v6))]).collect()
 }
 
 fn ipvs(case: &Case) -> Vec<(&'static str, String)> {
