@@ -49,6 +49,7 @@ pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
     let (ours, workload) = (Program::ours()?, Workload::of(mode, services)?);
     super::headline(&ours, workload);
     super::site::at(workload, |site| {
+        let damages = damages(mode, site)?;
         let mut proxy = ours.start(site)?;
         if proxy.wait_for_rules(site)?.is_none() {
             bail!("the start did not finish");
@@ -63,7 +64,7 @@ pub(crate) fn run(mode: Mode, services: usize) -> anyhow::Result<()> {
             return Ok(());
         }
         let mut socket = NftSocket::open()?;
-        for round in damages(mode, site)? {
+        for round in damages {
             time_repair(&round, &proxy, site, &mut socket)?;
         }
         Ok(())
@@ -122,9 +123,10 @@ fn time_repair(damage: &Damage, proxy: &MeasuredProxy, site: &Site, socket: &mut
 
 fn damages(mode: Mode, site: &Site) -> anyhow::Result<Vec<Damage>> {
     match mode {
+        Mode::NFTABLES => Ok(of_nftables(site)),
         Mode::IPVS => of_ipvs(site),
         mode if mode.backend.is_some() => Ok(of_iptables()),
-        _ => Ok(of_nftables(site)),
+        mode => anyhow::bail!("damage is not measured in mode {mode}"),
     }
 }
 

@@ -12,6 +12,14 @@ pub fn net_admin() -> io::Result<bool> {
     Ok(capabilities(None)?.effective.contains(CapabilitySet::NET_ADMIN))
 }
 
+/// True if `CAP_NET_RAW`, the right to open raw sockets, is effective for the calling thread.
+///
+/// # Errors
+/// The system's error.
+pub fn net_raw() -> io::Result<bool> {
+    Ok(capabilities(None)?.effective.contains(CapabilitySet::NET_RAW))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -25,8 +33,11 @@ mod tests {
             let mut sets = capabilities(None).unwrap();
             sets.effective.remove(CapabilitySet::NET_ADMIN);
             set_capabilities(None, sets).unwrap();
-            net_admin().unwrap()
+            let without_admin = (net_admin().unwrap(), net_raw().unwrap());
+            sets.effective.remove(CapabilitySet::NET_RAW);
+            set_capabilities(None, sets).unwrap();
+            (without_admin, net_raw().unwrap())
         });
-        assert!(!after.join().unwrap());
+        assert_eq!(after.join().unwrap(), ((false, true), false));
     }
 }

@@ -1,5 +1,5 @@
-//! All modes of this build, the rule domains of each, and the choice of the mode that runs: the only place that distinguishes
-//! modes. A mode is a file below.
+//! All modes of this build, the rule domains of each, and the choice of the mode that runs. A mode is a file below. The rest of the
+//! crate distinguishes modes only for settings that some of them have.
 
 mod candidates;
 #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! Profiles: the capabilities of each mode, and the only place where modes differ in the model.
+//! Profiles: the capabilities of each mode. What the model decides depends on them, and not on the mode's name.
 
 use ferry_api::object::Protocol;
 

@@ -1,5 +1,6 @@
 //! Features: facts of the machine and the configuration that the compiler needs besides the context.
 
+use ferry_kernel::capability;
 use ferry_kernel::ipset;
 use ferry_kernel::iptables::Tool;
 
@@ -21,8 +22,13 @@ pub struct Features {
     pub lacks_mangle: bool,
 }
 
-/// The reason why [`Features::has_sets`] is false on this machine; `None` if it is true. Changes nothing; may load modules of the kernel.
+/// The reason why [`Features::has_sets`] is false on this machine, for this thread; `None` if it is true. Changes nothing; may load modules of
+/// the kernel.
 pub fn why_no_sets(tool: &Tool) -> Option<String> {
+    // In both variants the tool asks for a set by a raw socket whenever it reads or writes a rule that names one.
+    if !capability::net_raw().unwrap_or(true) {
+        return Some("the tool needs CAP_NET_RAW for match set".to_owned());
+    }
     match ipset::has_nets(tool.family()) {
         Ok(true) => {}
         Ok(false) => return Some("the kernel lacks sets of networks".to_owned()),

@@ -32,7 +32,8 @@ pub struct IptablesKernel {
     tool: Tool,
     variant: Box<dyn Variant>,
     counters: Arc<Counters>,
-    sets: SourceSets,
+    /// `None` if only the rules of this variant are to be removed: those of the other one may name the sets
+    sets: Option<SourceSets>,
     knowledge: Knowledge,
     /// something was written at least once
     wrote: bool,
@@ -48,8 +49,14 @@ impl IptablesKernel {
     /// Of the tool's family, in the network namespace of the thread that uses it. Engines of one process share the `commit_lock`.
     pub fn new(tool: Tool, commit_lock: IptablesCommitLock, counters: Arc<Counters>) -> Self {
         let variant = variant::of(&tool, commit_lock);
-        let sets = SourceSets::new(tool.family());
+        let sets = Some(SourceSets::new(tool.family()));
         Self { tool, variant, counters, sets, knowledge: Knowledge::START, wrote: false, edits: true }
+    }
+
+    /// Without ipsets: it neither reads nor deletes any.
+    #[must_use]
+    pub fn without_sets(self) -> Self {
+        Self { sets: None, ..self }
     }
 
     /// Counters of its runs.
@@ -205,15 +212,19 @@ impl Kernel<IptObject> for IptablesKernel {
             Extent::Keys(keys) => self.read_keys(keys),
         }
         .and_then(|mut objects| {
-            objects.extend(self.sets.read(extent).map_err(of_io)?);
+            if let Some(sets) = &mut self.sets {
+                objects.extend(sets.read(extent).map_err(of_io)?);
+            }
             Ok(objects)
         })
     }
 
     fn commit(&mut self, batch: &Batch<IptObject>) -> Result<(), CommitFailure> {
-        let wrote = self.sets.write(batch)?;
+        let wrote = self.sets.as_mut().map_or(Ok(false), |sets| sets.write(batch))?;
         self.write(batch).map_err(|failure| if wrote { CommitFailure::unknown(failure.error) } else { failure })?;
-        self.sets.delete(batch, Instant::now());
+        if let Some(sets) = &mut self.sets {
+            sets.delete(batch, Instant::now());
+        }
         let wants = |object: &IptObject| *object == IptObject::RouteLocalnet;
         if batch.create.iter().chain(&batch.replace).any(wants) && self.route_localnet().is_none() {
             sysctl::write(ROUTE_LOCALNET, "1").map_err(|error| {
@@ -230,7 +241,10 @@ impl Kernel<IptObject> for IptablesKernel {
         self.note_changes()?;
         let tables = self.variant.due(now);
         self.look_closer(tables)?;
-        let mut drift = self.sets.tend(now).map_err(of_io)?;
+        let mut drift = match &mut self.sets {
+            Some(sets) => sets.tend(now).map_err(of_io)?,
+            None => Drift::default(),
+        };
         drift.merge(self.drift()?);
         Ok(drift)
     }
@@ -239,7 +253,7 @@ impl Kernel<IptObject> for IptablesKernel {
         if self.knowledge.is_unreported() {
             return Some(now);
         }
-        [self.variant.wake(now), self.sets.wake(now)].into_iter().flatten().min()
+        [self.variant.wake(now), self.sets.as_ref().and_then(|sets| sets.wake(now))].into_iter().flatten().min()
     }
 
     fn wake_by(&mut self, waker: &Waker) {

@@ -86,11 +86,19 @@ pub use kernel::IptablesKernel;
 pub use loopback::open_loopback;
 pub use object::{IptKey, IptObject};
 pub use of_others::{retire_of_ipvs, retire_of_userspace};
+pub use sets::retire_sets;
 pub use watch::{IptablesCommitLock, listener};
 pub use without_tool::retire_without_tool;
 
 /// The engine of this mode.
 pub type IptablesEngine = Engine<Iptables, IptablesKernel>;
+
+/// Creates an engine that removes the rules of the tool's variant and family. Ipsets stay ([`retire_sets`]).
+pub fn retiring(tool: Tool) -> IptablesEngine {
+    let family = tool.family();
+    let kernel = IptablesKernel::new(tool, IptablesCommitLock::default(), Arc::default());
+    Engine::new(Iptables::new(family, Features::default()), kernel.without_sets())
+}
 
 /// Creates the engine of the tool's family, for the network namespace of the thread that uses it. Engines of one process share
 /// the `commit_lock`.

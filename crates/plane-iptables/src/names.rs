@@ -47,7 +47,7 @@ const HASH: usize = 16;
 /// End of the comment of a rule that accepts health checks.
 const HEALTH_CHECK: &str = " health check node port";
 
-/// Prefix of the names of ipsets of source ranges. Upstream's begin with `KUBE-`, which tells that they are of its mode ipvs.
+/// Prefix of the names of ipsets of source ranges. Not `KUBE-`, by which those of upstream's mode ipvs are recognised.
 const SOURCES: &str = "FERRY-SRC-";
 
 /// Prefix of the names of sets that are filled before they take the place of one of these.
@@ -189,9 +189,9 @@ pub fn is_sources(name: IptablesChainName) -> bool {
     name.as_str().strip_prefix(SOURCES).is_some_and(is_hash)
 }
 
-/// `FERRY-NXT-…`: the ipset that is filled before it takes the place of the one with this name.
-pub fn next_sources(name: IptablesChainName) -> IptablesChainName {
-    chain(NEXT_SOURCES, name.as_str().strip_prefix(SOURCES).unwrap_or_default())
+/// `FERRY-NXT-…`: the ipset that a process, known by a random number, fills before it takes the place of the one with this name.
+pub fn next_sources(name: IptablesChainName, process: u64) -> IptablesChainName {
+    chain(NEXT_SOURCES, &hash(&format!("{name} {process}")))
 }
 
 /// True if an ipset of this name was to take the place of another one.

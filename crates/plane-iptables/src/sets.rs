@@ -2,6 +2,7 @@
 //! kernel sends no notifications.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -19,13 +20,15 @@ const LOOK: Duration = Duration::from_secs(10);
 /// From a commit to the deletion of sets that no rule names any more. The nft variant's rules let go of them in the background, some
 /// milliseconds after they have gone.
 const LATER: Duration = Duration::from_millis(100);
-/// Attempts to delete such sets at the end of the engine, [`LATER`] apart.
-const LAST_ATTEMPTS: usize = 5;
+/// Attempts to delete such sets at this distance; then one at each look.
+const SOON: u32 = 5;
 
 /// The sets of source ranges in the network namespace of the thread that uses them.
 #[derive(Debug)]
 pub(crate) struct SourceSets {
     family: Family,
+    /// random: what this process fills has names of its own
+    process: u64,
     /// the sets that are there, with the number of their members
     known: BTreeMap<IptablesChainName, u32>,
     /// sets that are to be deleted
@@ -35,6 +38,8 @@ pub(crate) struct SourceSets {
     /// the next look at the numbers, and the next attempt at the deletions
     look: Option<Instant>,
     deletion: Option<Instant>,
+    /// attempts at the deletions in a row that left a set
+    attempts: u32,
 }
 
 // === impl SourceSets ===
@@ -44,11 +49,13 @@ impl SourceSets {
     pub(crate) fn new(family: Family) -> Self {
         Self {
             family,
+            process: RandomState::new().build_hasher().finish(),
             known: BTreeMap::new(),
             leaving: BTreeSet::new(),
             unfinished: BTreeSet::new(),
             look: None,
             deletion: None,
+            attempts: 0,
         }
     }
 
@@ -68,14 +75,21 @@ impl SourceSets {
 
     fn put(&mut self, name: IptablesChainName, nets: &[IpNet], op: Op) -> io::Result<()> {
         if op == Op::Create && !self.leaving.remove(&name) {
-            ipset::create_nets(name.as_str(), self.family, nets)?;
+            let created = ipset::create_nets(name.as_str(), self.family, nets);
+            if created.as_ref().is_err_and(|error| ErrorClass::of(error) == ErrorClass::Exists) && !self.has(name)? {
+                let text = "another program's set, of the other family, has this name";
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+            }
+            created?;
         } else {
-            let next = names::next_sources(name);
-            // An earlier process may have ended before it could delete its own.
+            let next = names::next_sources(name, self.process);
+            // The one before may have stayed for a moment.
             ignore_missing(ipset::destroy(next.as_str()))?;
             ipset::create_nets(next.as_str(), self.family, nets)?;
             let swapped = ipset::swap(next.as_str(), name.as_str());
-            ignore_missing(ipset::destroy(next.as_str()))?;
+            if ignore_missing(ipset::destroy(next.as_str())).is_err() {
+                self.leave([next], Instant::now());
+            }
             swapped?;
         }
         self.known.insert(name, u32::try_from(nets.len()).unwrap_or(u32::MAX));
@@ -84,15 +98,26 @@ impl SourceSets {
 
     /// Plans the deletion of sets, once their rules have gone.
     pub(crate) fn delete(&mut self, batch: &Batch<IptObject>, now: Instant) {
-        let gone = batch.delete.iter().filter_map(|object| match object {
-            IptObject::SourceSet(name, _) => Some(*name),
-            _ => None,
-        });
-        for name in gone {
+        self.leave(
+            batch.delete.iter().filter_map(|object| match object {
+                IptObject::SourceSet(name, _) => Some(*name),
+                _ => None,
+            }),
+            now,
+        );
+    }
+
+    fn leave(&mut self, names: impl IntoIterator<Item = IptablesChainName>, now: Instant) {
+        for name in names {
             self.known.remove(&name);
             self.leaving.insert(name);
             self.deletion = Some(now + LATER);
+            self.attempts = 0;
         }
+    }
+
+    fn has(&self, name: IptablesChainName) -> io::Result<bool> {
+        Ok(self.list()?.iter().any(|(other, _)| *other == name))
     }
 
     /// Reads the sets with these keys.
@@ -138,14 +163,15 @@ impl SourceSets {
 
     /// Deletes what is to be deleted, and reports the sets whose number of members others have changed, if this is due.
     pub(crate) fn tend(&mut self, now: Instant) -> io::Result<Drift<IptKey>> {
-        // Not at the reading: who only looks deletes nothing. One that another process is about to put in place is made again by that.
-        if !self.unfinished.is_empty() {
-            self.leaving.append(&mut self.unfinished);
-            self.deletion = Some(now);
-        }
+        // Not at the reading: that is also done by commands that delete nothing. A set that another process is about to put in place is filled
+        // again by that.
+        let unfinished = std::mem::take(&mut self.unfinished);
+        self.leave(unfinished, now);
         if self.deletion.is_some_and(|due| due <= now) {
             self.delete_leaving();
-            self.deletion = (!self.leaving.is_empty()).then(|| now + LOOK);
+            self.attempts = self.attempts.saturating_add(1);
+            let pause = if self.attempts < SOON { LATER } else { LOOK };
+            self.deletion = (!self.leaving.is_empty()).then(|| now + pause);
         }
         if self.known.is_empty() || self.look.is_some_and(|due| due > now) {
             return Ok(Drift::default());
@@ -158,7 +184,8 @@ impl SourceSets {
         };
         let changed: Vec<IptKey> =
             self.known.iter().filter(differs).map(|(name, _)| IptKey::SourceSet(*name)).collect();
-        Ok(Drift { by_proxies: None, by_others: (!changed.is_empty()).then_some(Extent::Keys(changed)) })
+        // Whose change it was isn't known.
+        Ok(if changed.is_empty() { Drift::default() } else { Drift::by_proxies(Extent::Keys(changed)) })
     }
 
     /// Time of the next call of [`SourceSets::tend`].
@@ -180,28 +207,29 @@ impl SourceSets {
     }
 }
 
-impl Drop for SourceSets {
-    /// After the rules have been removed at clean-up, there is nobody who would delete the sets later.
-    fn drop(&mut self) {
-        for _ in 0..LAST_ATTEMPTS {
-            if self.leaving.is_empty() {
-                return;
-            }
-            std::thread::sleep(LATER);
-            self.delete_leaving();
-        }
-    }
-}
-
-/// Deletes the sets of source ranges of a family; those that rules name stay. Returns their number.
+/// Deletes the sets of source ranges of a family, once their rules have gone. Returns their number, and the name of one that rules name still.
 ///
 /// # Errors
 /// The system's error.
-pub(crate) fn retire(family: Family) -> io::Result<usize> {
-    let mut sets = SourceSets::new(family);
-    let all = named(family)?.into_iter().map(|(name, _)| name);
-    sets.leaving = all.filter(|name| names::is_sources(*name) || names::is_next_sources(*name)).collect();
-    Ok(sets.leaving.len())
+pub fn retire_sets(family: Family) -> io::Result<(usize, Option<IptablesChainName>)> {
+    let mut deleted = 0;
+    for attempt in 0..=SOON {
+        let ours = |name: &IptablesChainName| names::is_sources(*name) || names::is_next_sources(*name);
+        let mut named_still = None;
+        for name in named(family)?.into_iter().map(|(name, _)| name).filter(ours) {
+            match ipset::destroy(name.as_str()) {
+                Ok(()) => deleted += 1,
+                Err(error) if ErrorClass::of(&error) == ErrorClass::Missing => {}
+                Err(error) if ErrorClass::of(&error) == ErrorClass::InUse => named_still = Some(name),
+                Err(error) => return Err(error),
+            }
+        }
+        if named_still.is_none() || attempt == SOON {
+            return Ok((deleted, named_still));
+        }
+        std::thread::sleep(LATER);
+    }
+    Ok((deleted, None))
 }
 
 /// The sets of a family whose names a chain could have, too, with the number of their members; none if the kernel lacks ipset.

@@ -62,6 +62,8 @@ pub(crate) fn of_script(
         ToolFailure::Refused { line: Some(line), lines, text, missing, .. } => {
             RefusedLine { plan, script, fresh, line, lines: &lines, text: &text, missing }.verdict(tool)
         }
+        // A set that a rule names is missing, or the tool can't ask for it; which rule isn't said.
+        ToolFailure::Refused { line: None, text, .. } if text.contains("ipset") => CommitError::Refused(Vec::new()),
         // A script that is too large for the time or the memory that a run gets: in smaller parts, if this comes again.
         failure @ (ToolFailure::TimedOut { .. } | ToolFailure::Killed { .. }) => {
             CommitError::Resources(io::Error::other(failure))

@@ -8,12 +8,11 @@ use ferry_kernel::iptables::nft::{self, IptablesChain, Removal};
 use ferry_kernel::iptables::{IptablesChainName, Table};
 
 use crate::names::{self, Class};
-use crate::sets;
 
 /// Attempts for a table. The other family's chains are removed at the same time, so one is seldom enough.
 const TRIES: usize = 5;
 
-/// Removes this mode's chains, its jumps in the built-in chains, and its ipsets; returns the number of chains and sets. As with the tool, a chain that another
+/// Removes this mode's chains, and its jumps in the built-in chains; returns the number of chains. As with the tool, a chain that another
 /// program's rule leads to is emptied, and stays with that rule. The loopback guard stays, too: it is a rule in the kubelet's chain, and only
 /// its text tells whose it is.
 ///
@@ -26,7 +25,7 @@ pub fn retire_without_tool(family: Family) -> io::Result<usize> {
         let is_ours = |name: &str| IptablesChainName::new(name).is_some_and(|name| names::is_ours(table, name));
         removed += remove(family, table, &Removal { chains: &is_ours, rules: &is_our_jump })?;
     }
-    Ok(removed + sets::retire(family)?)
+    Ok(removed)
 }
 
 /// True if a proxy has written a rule from one chain to another: each of its entry chains is reached from built-in chains.

@@ -45,7 +45,7 @@ fn go_through(backend: Backend, family: Family) {
 fn wait_for_sets(engine: &mut IptablesEngine) {
     let is_set = |object: &IptObject| matches!(object, IptObject::SourceSet(..));
     let wanted = engine.objects().iter().filter(|object| is_set(object)).count();
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while ipset::sets().is_ok_and(|sets| sets.len() != wanted) {
         assert!(Instant::now() < deadline, "{:?}", ipset::sets());
         std::thread::sleep(Duration::from_millis(20));

@@ -2,7 +2,8 @@
 //! nfnetlink.
 //!
 //! A kernel without ipset answers `EINVAL`, which [`ErrorClass::lacks_subsystem`](crate::errno::ErrorClass::lacks_subsystem)
-//! includes. Error codes from 4096 on are ipset's own: `IPSET_ERR_BUSY` is returned as `EBUSY`, `IPSET_ERR_PROTOCOL` and
+//! includes. Error codes from 4096 on are ipset's own: `IPSET_ERR_BUSY` is returned as `EBUSY`, `IPSET_ERR_EXIST_SETNAME2` (which means that
+//! the second set of a swap is missing) as `ENOENT`, `IPSET_ERR_PROTOCOL` and
 //! `IPSET_ERR_FIND_TYPE` as of kind `Unsupported`, and all others with their number in the text.
 
 mod nets;
@@ -87,6 +88,8 @@ mod code {
     pub(super) const PROTOCOL: i32 = 4097;
     pub(super) const FIND_TYPE: i32 = 4098;
     pub(super) const BUSY: i32 = 4100;
+    /// the second set of a swap is missing
+    pub(super) const MISSING_2: i32 = 4101;
 }
 
 /// A set, without its members.
@@ -184,7 +187,6 @@ pub fn swap(one: &str, other: &str) -> io::Result<()> {
         writer.text(attribute::NAME, one);
         writer.text(attribute::NAME_2, other);
     });
-    // Of the second name, the kernel's code is one of ipset's own.
     answer.map(drop).map_err(translate)
 }
 
@@ -300,6 +302,7 @@ fn check(name: &str) -> io::Result<()> {
 fn translate(error: io::Error) -> io::Error {
     match errno::number(&error) {
         Some(code::BUSY) => io::Error::from_raw_os_error(libc::EBUSY),
+        Some(code::MISSING_2) => io::Error::from_raw_os_error(libc::ENOENT),
         Some(code::FIND_TYPE) => {
             io::Error::new(io::ErrorKind::Unsupported, "ipset of this kernel lacks this type of sets")
         }

@@ -223,7 +223,8 @@ impl Tool {
         call.check_exit(&ended)
     }
 
-    /// True if the tool and the kernel have this match extension. Changes nothing; may load a module of the kernel.
+    /// True if the tool and the kernel have this match extension. Changes nothing; may load a module of the kernel. What the extension needs
+    /// beside that, such as a capability, is not tried.
     ///
     /// # Errors
     /// [`ToolFailure`] of a tool that can't be run.
@@ -231,7 +232,8 @@ impl Tool {
         let call = Call::new(&self.environment, &self.plain);
         let ended = call.run(&["-m", name, "-h"], |_| Ok(()))?;
         match call.check_exit(&ended) {
-            Ok(()) => Ok(true),
+            // From 1.8.8 on the tool takes revision 0 of an extension that the kernel lacks for usable, with a warning.
+            Ok(()) => Ok(!ended.stderr.contains("missing kernel module")),
             Err(ToolFailure::Refused { .. }) => Ok(false),
             Err(failure) => Err(failure),
         }

@@ -28,7 +28,7 @@ pub(super) const PLANE: Plane = Plane {
     mode: MODE_IPTABLES,
     profile: Profile::IPTABLES,
     paced: true,
-    domains: &[OF_IPVS, NFT, LEGACY],
+    domains: &[OF_IPVS, NFT, LEGACY, SETS],
     metrics: mode::IPTABLES_TABLE,
     devices: &[],
     open,
@@ -47,6 +47,8 @@ const OF_IPVS: RuleDomain =
 const NFT: RuleDomain = RuleDomain { mode: MODE_IPTABLES, name: "iptables-nft", retire: retire_nft };
 /// Those of the legacy variant.
 const LEGACY: RuleDomain = RuleDomain { mode: MODE_IPTABLES, name: "iptables-legacy", retire: retire_legacy };
+/// The ipsets of many source ranges, which rules of either variant may name: they can't go before these.
+const SETS: RuleDomain = RuleDomain { mode: MODE_IPTABLES, name: "ipsets of mode iptables", retire: retire_sets };
 /// The sysctl that allows routing of packets from and to 127.0.0.1.
 const ROUTE_LOCALNET: &str = "net.ipv4.conf.all.route_localnet";
 
@@ -80,8 +82,8 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
         IptablesMetrics::register(MODE_IPTABLES, move || read(&counters, features), registry)
     });
     let domains: &[RuleDomain] = match backend {
-        Backend::Nft => &[NFT],
-        Backend::Legacy => &[LEGACY],
+        Backend::Nft => &[NFT, SETS],
+        Backend::Legacy => &[LEGACY, SETS],
     };
     if backend == Backend::Nft && families.iter().any(|(_, opened)| opened.is_ok()) {
         let (listen, failed) = (ferry_plane_iptables::listener(options.commit_lock)?, opening.threads.clone());
@@ -185,16 +187,28 @@ fn holds(backend: Backend, family: Family) -> Result<bool, RetireError> {
 }
 
 fn retire(tool: Tool, served: &mut Vec<Served>) -> Result<usize, RetireError> {
-    let engine = ferry_plane_iptables::engine(Features::default(), tool, IptablesCommitLock::default(), Arc::default());
-    SyncEngine::retire(Box::new(engine), served).map_err(|error| RetireError::Failed(anyhow::Error::msg(error)))
+    SyncEngine::retire(Box::new(ferry_plane_iptables::retiring(tool)), served)
+        .map_err(|error| RetireError::Failed(anyhow::Error::msg(error)))
+}
+
+fn retire_sets(family: Family, _: Retirement<'_>, _: &mut Vec<Served>) -> Result<usize, RetireError> {
+    match ferry_plane_iptables::retire_sets(family) {
+        Ok((deleted, None)) => Ok(deleted),
+        Ok((_, Some(set))) => Err(RetireError::Failed(anyhow!("rules name ipset {set}, so it can't be deleted"))),
+        Err(error) => Err(failed(error, "deleting ipsets")),
+    }
 }
 
 fn failed(error: impl std::error::Error + Send + Sync + 'static, context: &'static str) -> RetireError {
     RetireError::Failed(anyhow::Error::new(error).context(context))
 }
 
-/// Upstream's proxy uses the same names and manages all of them, so nothing of ours is left over.
+/// Upstream's proxy uses the same names and manages all of them. Only ipsets that no rule names any more are left over.
 fn remove_leftovers(family: Family) -> io::Result<Leftovers> {
+    let (sets, _) = ferry_plane_iptables::retire_sets(family)?;
+    if sets > 0 {
+        return Ok(Leftovers::Removed(sets));
+    }
     for backend in Backend::ALL {
         if backend::holds(backend, family)? {
             return Ok(Leftovers::Adopted);

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
-use ferry_kernel::ipset;
 use ferry_kernel::iptables::{Backend, Environment, Tool};
 use ferry_kernel::netns::Namespace;
 use ferry_kernel::nft::NftSocket;
 use ferry_plane::{Extent, Kernel, Object, SyncEngine};
-use ferry_plane_iptables::{Counters, Features, IptObject, IptablesCommitLock, IptablesEngine, IptablesKernel, engine};
+use ferry_plane_iptables::{
+    Counters, Features, IptObject, IptablesCommitLock, IptablesEngine, IptablesKernel, engine, why_no_sets,
+};
 
 /// Features without counters, which need kernel support.
 pub(crate) const FEATURES: Features = Features {
@@ -92,9 +93,9 @@ impl Machine {
         Features { has_sets: features.has_sets && self.has_sets(), ..features }
     }
 
-    /// True if the kernel has ipset.
+    /// True if the machine has what ipsets need.
     pub(crate) fn has_sets(&self) -> bool {
-        ipset::has_nets(self.family).unwrap()
+        why_no_sets(&self.tool()).is_none()
     }
 
     /// All objects as read back, sorted.

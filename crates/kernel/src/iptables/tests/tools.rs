@@ -36,7 +36,9 @@ impl Tools {
             let has = ipset::has_nets(family).unwrap();
             has.then(|| ipset::create_nets(samples::SET, family, &[]).unwrap()).is_some()
         });
-        Self { namespace, has_sets: has_sets.unwrap(), lock, prefix: format!("{program}-{variant}") }
+        let help = Command::new(format!("{program}-{variant}")).args(["-m", "set", "-h"]).output().unwrap();
+        let has_match = help.status.success() && !String::from_utf8_lossy(&help.stderr).contains("missing kernel");
+        Self { namespace, has_sets: has_sets.unwrap() && has_match, lock, prefix: format!("{program}-{variant}") }
     }
 
     pub(super) fn run<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {

@@ -1,6 +1,7 @@
 //! The privileges of a run: `CAP_NET_ADMIN`, a root file system and parameters of the kernel that can't be written, no shell and no
 //! tool that the mode doesn't need; as root and as another user.
 
+use ferry_kernel::ipset;
 use rustix::process::Signal;
 
 use crate::support::{HEALTHZ, Machine, Running};
@@ -176,6 +177,48 @@ fn mode_iptables_needs_net_admin_alone_after_initialisation() {
         let log = running.log();
         assert!(complaints(&log).iter().all(|line| line.contains(NOT_SET)), "user {user}: {log}");
     }
+}
+
+/// Many source ranges of a Service are an ipset where the tool may ask for one, and rules where it may not.
+#[test]
+fn mode_iptables_needs_net_raw_for_ipsets_alone() {
+    let rules = |machine: &Machine| machine.iptables("iptables-nft-save").matches(" -s 198.51.").count();
+    let has_set = |machine: &Machine| machine.iptables("iptables-nft-save").contains("--match-set FERRY-SRC-");
+    let machine = machine("10.96.0.1");
+    install(&machine, "nft");
+    let ranges: Vec<String> = (0..70).map(|number| format!("198.51.{number}.0/25")).collect();
+    let ranged = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: ranged}}\nspec: {{type: LoadBalancer, clusterIP: 10.96.0.2, \
+         ports: [{{port: 80}}], loadBalancerSourceRanges: [{}]}}\nstatus: {{loadBalancer: {{ingress: [{{ip: 203.0.113.1}}]}}}}\n",
+        ranges.join(", ")
+    );
+    add(&machine, "ranged", "10.96.0.2");
+    let manifest = std::fs::read_to_string(machine.path("manifests/ranged.yaml")).unwrap();
+    let (_, slice) = manifest.split_once("---\n").unwrap();
+    machine.write("manifests/ranged.yaml", &format!("{ranged}---\n{slice}"));
+    let start = ["--proxy-mode=iptables", "--iptables-localhost-nodeports=false"];
+    let mut running = machine.start_confined(0, "+net_admin", &start);
+    running.until("a rule for each range", |_| rules(&machine) == 70);
+    until_healthy(&mut running);
+    assert!(running.log().contains("the tool needs CAP_NET_RAW for match set"), "{}", running.log());
+    running.signal(Signal::KILL);
+    let mut running = machine.start_confined(0, "+net_admin,+net_raw", &start);
+    // On a kernel without ipset they stay rules.
+    let lacks = |running: &Running<'_>| running.log().contains("Can't use ipset");
+    running.until("a set", |running| {
+        (has_set(&machine) && rules(&machine) == 0) || lacks(running) && rules(&machine) == 70
+    });
+    until_healthy(&mut running);
+    running.signal(Signal::KILL);
+    let sets = || machine.run(ipset::sets).map_or(0, |sets| sets.len());
+    let mut running = machine.start(&[]);
+    running.until("the end of the set after another mode has taken over", |_| sets() == 0);
+    running.signal(Signal::KILL);
+    let mut running = machine.start_confined(0, "+net_admin,+net_raw", &start);
+    running.until("the rules", |_| has_set(&machine) || rules(&machine) == 70);
+    running.signal(Signal::KILL);
+    let output = machine.output(&["--cleanup"]);
+    assert!(output.status.success() && sets() == 0, "{output:?}");
 }
 
 #[test]
