@@ -14,6 +14,10 @@ use crate::mode::{KeyOf, Mode, ObjectOf};
 use crate::twin::{ChangeTiming, Schedule, Twin, at, there, timing};
 use crate::world::World;
 
+/// Milliseconds after which the repair of what counts as contested, since it was damaged often, goes on at the latest: the first suspension, from
+/// the last repair on, and the pause after its comparison.
+pub const SUSPENDED: u64 = 11_000;
+
 /// The endpoints of a service.
 #[derive(Clone, Debug)]
 pub struct EndpointChange {
@@ -112,16 +116,19 @@ fn play<M: Mode>(
     twins.truncate(count);
     let schedule = schedule(&mut world, changes);
     let end = harms.iter().map(|(clock, _)| *clock).max().unwrap_or(0).max(schedule.end + 80);
-    for clock in 0..end + rest {
+    let mut until = end + rest;
+    let mut clock = 0;
+    while clock < until {
         for (_, harm) in harms.iter().filter(|(at, _)| *at == clock) {
             twins[0].engine.kernel().with(|memory| hurt::<M>(memory, harm));
         }
         for (twin, heard) in twins.iter_mut().zip(&schedule.heard) {
             twin.step(clock, at(start, clock), heard.get(&clock).cloned());
         }
-    }
-    if !harms.is_empty() && twins.iter().any(|twin| twin.contested > 0) {
-        return Ok(twins); // what was damaged often is left alone for a while
+        clock += 1;
+        if clock == end + rest && twins.iter().any(|twin| twin.contested > 0) {
+            until += SUSPENDED;
+        }
     }
     let mut alone = Engine::new(compiler(), MemoryKernel::default());
     alone.offer(world.delta());

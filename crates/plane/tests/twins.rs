@@ -8,6 +8,7 @@ use std::time::Instant;
 use crate::toy::{Toy, ToyCompile, ToyKey, base, context, service};
 use ferry_conformance::memory::half_way;
 use ferry_conformance::twin::{ChangeTiming, Schedule, Twin, at, there, timing};
+use ferry_conformance::twins::SUSPENDED;
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Failing, Fault, MemoryKernel, Side};
 use ferry_plane::{Delta, SyncEngine, UnitId};
@@ -115,7 +116,8 @@ fn play(count: usize, changes: &[Change], harms: &[(u64, Harm)], rest: u64) -> R
     let (schedule, last) = schedule(changes);
     let mut current = Arc::new(context(1));
     let end = harms.iter().map(|(clock, _)| *clock).max().unwrap_or(0).max(schedule.end + 80);
-    for clock in 0..end + rest {
+    let (mut clock, mut until) = (0, end + rest);
+    while clock < until {
         for (_, harm) in harms.iter().filter(|(at, _)| *at == clock) {
             twins[0].engine.kernel().with(|memory| hurt(memory, harm));
             if let Harm::Mark(mark) = harm {
@@ -128,9 +130,10 @@ fn play(count: usize, changes: &[Change], harms: &[(u64, Harm)], rest: u64) -> R
             let heard = heard.get(&clock).map(|delta| Delta { context: Some(Arc::clone(&current)), ..delta.clone() });
             twin.step(clock, at(start, clock), heard);
         }
-    }
-    if twins.iter().any(|twin| twin.contested > 0) {
-        return Ok(()); // what was damaged often is left alone for a while
+        clock += 1;
+        if clock == end + rest && twins.iter().any(|twin| twin.contested > 0) {
+            until += SUSPENDED;
+        }
     }
     let mut alone = Engine::new(ToyCompile, MemoryKernel::default());
     alone.offer(Delta { context: Some(current), ..last });
