@@ -251,6 +251,7 @@ fn compiler(family: Family, base: &BaseState) -> Iptables {
         counts_localhost: base.localhost,
         drops_invalid: true,
         guards_loopback: false,
+        has_sets: true,
     };
     Iptables::new(family, features)
 }

@@ -11,7 +11,7 @@ use ferry_kernel::conntrack::{ConntrackSocket, Entry, Filter};
 use ferry_kube_proxy::planes;
 use ferry_lab::iptables;
 use ferry_lab::patience::until;
-use ferry_lab::proxy::{IPVS, NFTABLES, ProxyConfig};
+use ferry_lab::proxy::{IPTABLES, IPVS, NFTABLES, ProxyConfig};
 use ferry_lab::{Family, Lab, LabMachine, Manifests, Mode, ProbeClient, ProbeOutcome, Protocol, Stage};
 
 /// The program under test.
@@ -40,9 +40,10 @@ pub(crate) fn stage_with(mode: Mode, more: &str, manifests: &Manifests) -> Mutex
     });
     let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
     switch(&mut stage, mode, more, manifests);
-    // Mode nftables has two rule domains, mode iptables one of the two for its tool's variants, mode ipvs those of mode nftables, too.
+    // Mode nftables has two rule domains, mode iptables its ipsets and one of the two for its tool's variants, mode ipvs those of mode nftables,
+    // too.
     let own = match mode.name {
-        NFTABLES => 2,
+        IPTABLES | NFTABLES => 2,
         IPVS => 3,
         _ => 1,
     };
