@@ -137,10 +137,9 @@ impl Iptables {
         if !self.features.has_sets {
             return None;
         }
-        let mut external =
-            service.ports.iter().flat_map(|port| &port.frontends).filter(|each| external(each).is_some());
-        external.find_map(|frontend| match &frontend.sources {
-            SourceRanges::Only(ranges) if ranges.len() > MOST_RANGE_RULES => {
+        let mut frontends = service.ports.iter().flat_map(|port| &port.frontends);
+        frontends.find_map(|frontend| match &frontend.sources {
+            SourceRanges::Only(ranges) if ranges.len() > MOST_RANGE_RULES && external(frontend).is_some() => {
                 Some((names::sources(&service.name, self.family), Arc::clone(ranges)))
             }
             SourceRanges::Only(_) | SourceRanges::Any => None,

@@ -25,18 +25,18 @@ pub struct Features {
 /// The reason why [`Features::has_sets`] is false on this machine, for this thread; `None` if it is true. Changes nothing; may load modules of
 /// the kernel.
 pub fn why_no_sets(tool: &Tool) -> Option<String> {
-    // In both variants the tool asks for a set by a raw socket whenever it reads or writes a rule that names one.
+    // Both variants of the tool look up a set through a raw socket whenever they read or write a rule that names it.
     if !capability::net_raw().unwrap_or(true) {
-        return Some("the tool needs CAP_NET_RAW for match set".to_owned());
+        return Some("iptables needs CAP_NET_RAW for match set".to_owned());
     }
     match ipset::has_nets(tool.family()) {
         Ok(true) => {}
-        Ok(false) => return Some("the kernel lacks sets of networks".to_owned()),
+        Ok(false) => return Some("the kernel lacks ipset type hash:net (module ip_set_hash_net)".to_owned()),
         Err(error) => return Some(error.to_string()),
     }
     match tool.has_match("set") {
         Ok(true) => None,
-        Ok(false) => Some("the tool or the kernel lacks match set".to_owned()),
+        Ok(false) => Some("iptables or the kernel lacks match set (module xt_set)".to_owned()),
         Err(failure) => Some(failure.to_string()),
     }
 }

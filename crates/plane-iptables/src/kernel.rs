@@ -207,16 +207,14 @@ impl Kernel<IptObject> for IptablesKernel {
     }
 
     fn read_back(&mut self, extent: &Extent<IptKey>) -> Result<Vec<IptObject>, CommitError> {
-        match extent {
+        let mut objects = match extent {
             Extent::All => self.read_all(),
             Extent::Keys(keys) => self.read_keys(keys),
+        }?;
+        if let Some(sets) = &mut self.sets {
+            objects.extend(sets.read(extent).map_err(of_io)?);
         }
-        .and_then(|mut objects| {
-            if let Some(sets) = &mut self.sets {
-                objects.extend(sets.read(extent).map_err(of_io)?);
-            }
-            Ok(objects)
-        })
+        Ok(objects)
     }
 
     fn commit(&mut self, batch: &Batch<IptObject>) -> Result<(), CommitFailure> {

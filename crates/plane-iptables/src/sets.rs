@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ferry_api::object::{Family, IpNet};
 use ferry_kernel::errno::ErrorClass;
-use ferry_kernel::ipset::{self, Member};
+use ferry_kernel::ipset::{self, Destroyed, Member};
 use ferry_kernel::iptables::IptablesChainName;
 use ferry_plane::{Batch, CommitError, CommitFailure, Drift, Extent, Op};
 
@@ -17,8 +17,8 @@ use crate::object::{IptKey, IptObject};
 
 /// Time between two looks at the numbers of members.
 const LOOK: Duration = Duration::from_secs(10);
-/// From a commit to the deletion of sets that no rule names any more. The nft variant's rules let go of them in the background, some
-/// milliseconds after they have gone.
+/// From a commit to the deletion of sets that no rule names any more. In the nft variant the kernel frees a deleted rule, and with it the
+/// reference to a set, some milliseconds later.
 const LATER: Duration = Duration::from_millis(100);
 /// Attempts to delete such sets at this distance; then one at each look.
 const SOON: u32 = 5;
@@ -76,7 +76,9 @@ impl SourceSets {
     fn put(&mut self, name: IptablesChainName, nets: &[IpNet], op: Op) -> io::Result<()> {
         if op == Op::Create && !self.leaving.remove(&name) {
             let created = ipset::create_nets(name.as_str(), self.family, nets);
-            if created.as_ref().is_err_and(|error| ErrorClass::of(error) == ErrorClass::Exists) && !self.has(name)? {
+            if created.as_ref().is_err_and(|error| ErrorClass::of(error) == ErrorClass::Exists)
+                && !named(self.family)?.contains_key(&name)
+            {
                 let text = "another program's set, of the other family, has this name";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
             }
@@ -116,10 +118,6 @@ impl SourceSets {
         }
     }
 
-    fn has(&self, name: IptablesChainName) -> io::Result<bool> {
-        Ok(self.list()?.iter().any(|(other, _)| *other == name))
-    }
-
     /// Reads the sets with these keys.
     pub(crate) fn read(&mut self, extent: &Extent<IptKey>) -> io::Result<Vec<IptObject>> {
         let is_wanted = |name: &IptablesChainName| match extent {
@@ -131,12 +129,14 @@ impl SourceSets {
         {
             return Ok(Vec::new());
         }
+        let all = named(self.family)?;
         if *extent == Extent::All {
-            let all = named(self.family)?.into_iter().map(|(name, _)| name);
-            self.unfinished = all.filter(|name| names::is_next_sources(*name)).collect();
+            self.unfinished = all.keys().copied().filter(|name| names::is_next_sources(*name)).collect();
         }
+        self.known.retain(|name, _| !is_wanted(name));
         let mut objects = Vec::new();
-        for (name, _) in self.list()?.into_iter().filter(|(name, _)| is_wanted(name)) {
+        let wanted: Vec<_> = all.into_keys().filter(|name| self.is_there(*name) && is_wanted(name)).collect();
+        for name in wanted {
             let mut nets: Vec<IpNet> = match ipset::members(name.as_str()) {
                 Ok(members) => members.into_iter().filter_map(net).collect(),
                 Err(error) if ErrorClass::of(&error) == ErrorClass::Missing => continue,
@@ -148,17 +148,12 @@ impl SourceSets {
             self.known.insert(name, u32::try_from(nets.len()).unwrap_or(u32::MAX));
             objects.push(IptObject::SourceSet(name, nets.into()));
         }
-        let there = |name: &IptablesChainName| {
-            objects.iter().any(|object| matches!(object, IptObject::SourceSet(of, _) if of == name))
-        };
-        self.known.retain(|name, _| !is_wanted(name) || there(name));
         Ok(objects)
     }
 
-    /// The sets of source ranges of this family that are not about to be deleted, with the number of their members.
-    fn list(&self) -> io::Result<Vec<(IptablesChainName, Option<u32>)>> {
-        let is_there = |name: &IptablesChainName| names::is_sources(*name) && !self.leaving.contains(name);
-        Ok(named(self.family)?.into_iter().filter(|(name, _)| is_there(name)).collect())
+    /// True if an existing set of this name has source ranges, and is not about to be deleted.
+    fn is_there(&self, name: IptablesChainName) -> bool {
+        names::is_sources(name) && !self.leaving.contains(&name)
     }
 
     /// Deletes what is to be deleted, and reports the sets whose number of members others have changed, if this is due.
@@ -177,7 +172,7 @@ impl SourceSets {
             return Ok(Drift::default());
         }
         self.look = Some(now + LOOK);
-        let there: BTreeMap<_, _> = self.list()?.into_iter().collect();
+        let there = named(self.family)?;
         let differs = |(name, members): &(&IptablesChainName, &u32)| match there.get(name) {
             Some(found) => found.is_some_and(|found| found != **members),
             None => true,
@@ -207,39 +202,28 @@ impl SourceSets {
     }
 }
 
-/// Deletes the sets of source ranges of a family, once their rules have gone. Returns their number, and the name of one that rules name still.
+/// Deletes the sets of source ranges of a family, once their rules have gone.
 ///
 /// # Errors
 /// The system's error.
-pub fn retire_sets(family: Family) -> io::Result<(usize, Option<IptablesChainName>)> {
-    let mut deleted = 0;
-    for attempt in 0..=SOON {
-        let ours = |name: &IptablesChainName| names::is_sources(*name) || names::is_next_sources(*name);
-        let mut named_still = None;
-        for name in named(family)?.into_iter().map(|(name, _)| name).filter(ours) {
-            match ipset::destroy(name.as_str()) {
-                Ok(()) => deleted += 1,
-                Err(error) if ErrorClass::of(&error) == ErrorClass::Missing => {}
-                Err(error) if ErrorClass::of(&error) == ErrorClass::InUse => named_still = Some(name),
-                Err(error) => return Err(error),
-            }
-        }
-        if named_still.is_none() || attempt == SOON {
-            return Ok((deleted, named_still));
+pub fn retire_sets(family: Family) -> io::Result<Destroyed> {
+    let ours = |name: &IptablesChainName| names::is_sources(*name) || names::is_next_sources(*name);
+    let attempt = || ipset::destroy_all(named(family)?.into_keys().filter(ours).map(|name| name.to_string()));
+    let mut destroyed = attempt()?;
+    for _ in 0..SOON {
+        if destroyed.referred.is_none() {
+            break;
         }
         std::thread::sleep(LATER);
+        let more = attempt()?;
+        destroyed = Destroyed { count: destroyed.count + more.count, ..more };
     }
-    Ok((deleted, None))
+    Ok(destroyed)
 }
 
 /// The sets of a family whose names a chain could have, too, with the number of their members; none if the kernel lacks ipset.
-fn named(family: Family) -> io::Result<Vec<(IptablesChainName, Option<u32>)>> {
-    let sets = match ipset::sets() {
-        Ok(sets) => sets,
-        Err(error) if ErrorClass::of(&error).lacks_subsystem() => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let of_family = sets.into_iter().filter(|set| set.family == Some(family));
+fn named(family: Family) -> io::Result<BTreeMap<IptablesChainName, Option<u32>>> {
+    let of_family = ipset::sets_if_any()?.into_iter().filter(|set| set.family == Some(family));
     Ok(of_family.filter_map(|set| Some((IptablesChainName::new(&set.name)?, set.elements))).collect())
 }
 

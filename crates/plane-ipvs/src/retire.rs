@@ -6,7 +6,6 @@ use std::net::IpAddr;
 
 use ferry_api::object::{Family, IpNet};
 use ferry_kernel::dummy::{DeviceError, DeviceSocket};
-use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::ipset;
 use ferry_kernel::ipvs::{self, Command, IpvsError, IpvsSocket, RefusalCause};
 use ferry_model::FrontendAddr;
@@ -96,16 +95,8 @@ pub fn in_use(family: Family) -> io::Result<bool> {
 /// # Errors
 /// [`Left::Referred`] while rules refer to one; the kernel's error.
 pub fn retire_sets(family: Family) -> Result<usize, Left> {
-    let mut destroyed = 0;
-    for name in sets(family)? {
-        match ipset::destroy(&name) {
-            Ok(()) => destroyed += 1,
-            Err(error) if ErrorClass::of(&error) == ErrorClass::Missing => {}
-            Err(error) if ErrorClass::of(&error) == ErrorClass::InUse => return Err(Left::Referred(name)),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(destroyed)
+    let destroyed = ipset::destroy_all(sets(family)?)?;
+    destroyed.referred.map_or(Ok(destroyed.count), |name| Err(Left::Referred(name)))
 }
 
 /// The names of upstream's ipsets of this family, which only its mode ipvs makes.
@@ -114,10 +105,7 @@ pub fn retire_sets(family: Family) -> Result<usize, Left> {
 /// The kernel's error.
 pub fn sets(family: Family) -> io::Result<Vec<String>> {
     let is_own = |name: &str| name.starts_with(UPSTREAMS) && name.starts_with(UPSTREAMS_V6) == (family == Family::V6);
-    match ipset::sets() {
-        Err(error) if ErrorClass::of(&error).lacks_subsystem() => Ok(Vec::new()),
-        sets => Ok(sets?.into_iter().map(|set| set.name).filter(|name| is_own(name)).collect()),
-    }
+    Ok(ipset::sets_if_any()?.into_iter().map(|set| set.name).filter(|name| is_own(name)).collect())
 }
 
 fn frontend(id: &ServerId) -> Served {

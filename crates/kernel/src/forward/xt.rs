@@ -38,7 +38,7 @@ const STATE_FLAG: u16 = 1;
 pub struct Extension<'a> {
     /// its name, for example `conntrack`; empty for the standard target
     pub name: &'a [u8],
-    /// the version of its data; 255 for numbers that have more than one byte, which no kernel knows
+    /// the version of its data; 255 for numbers of more than one byte, which no kernel uses
     pub revision: u8,
     /// its data, whose layout depends on name and revision
     pub info: &'a [u8],

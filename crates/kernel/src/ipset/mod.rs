@@ -1,7 +1,7 @@
 //! Lists sets of ipset (`linux/netfilter/ipset/ip_set.h`) and their members, creates sets of networks, swaps and destroys sets, over
 //! nfnetlink.
 //!
-//! A kernel without ipset answers `EINVAL`, which [`ErrorClass::lacks_subsystem`](crate::errno::ErrorClass::lacks_subsystem)
+//! A kernel without ipset answers `EINVAL`, which [`ErrorClass::lacks_subsystem`]
 //! includes. Error codes from 4096 on are ipset's own: `IPSET_ERR_BUSY` is returned as `EBUSY`, `IPSET_ERR_EXIST_SETNAME2` (which means that
 //! the second set of a swap is missing) as `ENOENT`, `IPSET_ERR_PROTOCOL` and
 //! `IPSET_ERR_FIND_TYPE` as of kind `Unsupported`, and all others with their number in the text.
@@ -15,7 +15,7 @@ use ferry_family::Family;
 use ipnet::IpNet;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use crate::errno;
+use crate::errno::{self, ErrorClass};
 use crate::netlink::{AnswerObjects, Attribute, Attributes, Malformed, MessageWriter, Session, flag, nfnetlink};
 
 pub use nets::{create_nets, has_nets};
@@ -133,6 +133,45 @@ pub fn sets() -> io::Result<Vec<Set>> {
     let listed = list(&|writer| writer.be_u32(attribute::FLAGS, LIST_HEADER))?;
     let sets = listed.of(kind(msg::LIST)).map(decode_set);
     Ok(sets.filter_map(Result::transpose).collect::<Result<_, _>>()?)
+}
+
+/// Lists all sets as [`sets`] does; none if the kernel lacks ipset.
+///
+/// # Errors
+/// The system's error, for example without permission.
+pub fn sets_if_any() -> io::Result<Vec<Set>> {
+    match sets() {
+        Err(error) if ErrorClass::of(&error).lacks_subsystem() => Ok(Vec::new()),
+        sets => sets,
+    }
+}
+
+/// The result of [`destroy_all`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Destroyed {
+    /// number of sets that were destroyed
+    pub count: usize,
+    /// the first one that stays, since a rule or another set refers to it
+    pub referred: Option<String>,
+}
+
+/// Destroys these sets; those that are missing count as destroyed by another program. Goes on behind one that something refers to.
+///
+/// # Errors
+/// As [`destroy`], but for sets that are missing or referred to.
+pub fn destroy_all(names: impl IntoIterator<Item = String>) -> io::Result<Destroyed> {
+    let mut destroyed = Destroyed::default();
+    for name in names {
+        match destroy(&name) {
+            Ok(()) => destroyed.count += 1,
+            Err(error) => match ErrorClass::of(&error) {
+                ErrorClass::Missing => {}
+                ErrorClass::InUse => drop(destroyed.referred.get_or_insert(name)),
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(destroyed)
 }
 
 /// Lists the members of a set of type `bitmap:port`, `hash:ip,port` or `hash:net`, in no order.

@@ -4,7 +4,6 @@
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::errno::ErrorClass;
 use crate::netlink::{MessageError, Messages};
 use crate::netns::Namespace;
 
@@ -208,10 +207,9 @@ fn use_sets_of_networks() {
     all.sort_unstable();
     let set = |name: &str, family, elements| (name.to_owned(), Some(family), Some(elements));
     assert_eq!(all, [set("A", Family::V4, 0), set("B", Family::V4, 2500), set("C", Family::V6, 2)]);
-    for name in ["A", "B", "C"] {
-        destroy(name).unwrap();
-    }
-    assert_eq!(sets().unwrap(), []);
+    let names = ["A", "missing", "B", "C"].map(str::to_owned);
+    assert_eq!(destroy_all(names).unwrap(), Destroyed { count: 3, referred: None });
+    assert_eq!(sets_if_any().unwrap(), []);
 }
 
 #[test]

@@ -192,11 +192,9 @@ fn retire(tool: Tool, served: &mut Vec<Served>) -> Result<usize, RetireError> {
 }
 
 fn retire_sets(family: Family, _: Retirement<'_>, _: &mut Vec<Served>) -> Result<usize, RetireError> {
-    match ferry_plane_iptables::retire_sets(family) {
-        Ok((deleted, None)) => Ok(deleted),
-        Ok((_, Some(set))) => Err(RetireError::Failed(anyhow!("rules name ipset {set}, so it can't be deleted"))),
-        Err(error) => Err(failed(error, "deleting ipsets")),
-    }
+    let sets = ferry_plane_iptables::retire_sets(family).map_err(|error| failed(error, "deleting ipsets"))?;
+    let left = |set| RetireError::Failed(anyhow!("rules of another program refer to ipset {set}: delete them"));
+    sets.referred.map_or(Ok(sets.count), |set| Err(left(set)))
 }
 
 fn failed(error: impl std::error::Error + Send + Sync + 'static, context: &'static str) -> RetireError {
@@ -205,7 +203,7 @@ fn failed(error: impl std::error::Error + Send + Sync + 'static, context: &'stat
 
 /// Upstream's proxy uses the same names and manages all of them. Only ipsets that no rule names any more are left over.
 fn remove_leftovers(family: Family) -> io::Result<Leftovers> {
-    let (sets, _) = ferry_plane_iptables::retire_sets(family)?;
+    let sets = ferry_plane_iptables::retire_sets(family)?.count;
     if sets > 0 {
         return Ok(Leftovers::Removed(sets));
     }
@@ -271,7 +269,7 @@ fn lacks(tool: &Tool, table: Table) -> bool {
 fn has_sets(tool: &Tool) -> bool {
     let why = why_no_sets(tool);
     if let Some(why) = &why {
-        tracing::info!(family = %tool.family(), why, "Can't use ipset, so source ranges are a rule each, however many");
+        tracing::info!(family = %tool.family(), why, "Can't use ipset, each source range is a rule: mend what why names if Services have many");
     }
     why.is_none()
 }

@@ -7,7 +7,7 @@ use crate::machine::{Machine, assert_same, inside, settle, wanted};
 use crate::mode::ThisMode;
 use ferry_api::object::Family;
 use ferry_conformance::{Case, Decided, good};
-use ferry_kernel::ipset;
+use ferry_kernel::ipset::{self, Destroyed};
 use ferry_plane::{Delta, Next, SyncEngine};
 use ferry_plane_iptables::{IptObject, IptablesEngine, retire_sets, retiring};
 
@@ -80,7 +80,7 @@ fn sets_come_change_and_go_with_their_service() {
         assert_eq!(members(machine), [70]);
         engine.offer(offered(machine, 5, &many));
         good(engine.sync(now));
-        // The kernel lets go of the set after its rule has gone.
+        // The kernel frees the rule, which refers to the set, later.
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut later = now;
         while !ipset::sets().unwrap().is_empty() {
@@ -143,14 +143,13 @@ fn a_restart_adopts_sets_and_deletes_those_that_nobody_wants() {
 fn sets_go_by_themselves_once_no_rule_names_them() {
     with_set(|machine, _, _, _| {
         let set = ipset::sets().unwrap().remove(0).name;
-        let (deleted, named) = retire_sets(machine.family).unwrap();
-        assert_eq!((deleted, named.map(|name| name.to_string())), (0, Some(set)));
+        assert_eq!(retire_sets(machine.family).unwrap(), Destroyed { count: 0, referred: Some(set) });
         let rules = SyncEngine::retire(Box::new(retiring(machine.tool())), &mut Vec::new()).unwrap();
         assert!(rules > 0);
         assert_eq!(ipset::sets().unwrap().len(), 1, "the rules' engine deletes no set");
-        // The kernel lets go of it after the rule has gone.
+        // The kernel frees the rule, which refers to it, later.
         let deadline = Instant::now() + Duration::from_secs(30);
-        while retire_sets(machine.family).unwrap() != (1, None) {
+        while retire_sets(machine.family).unwrap() != (Destroyed { count: 1, referred: None }) {
             assert!(Instant::now() < deadline && ipset::sets().unwrap().len() == 1);
         }
         assert_eq!(SyncEngine::retire(Box::new(retiring(machine.tool())), &mut Vec::new()).unwrap(), 0);

@@ -51,7 +51,7 @@ struct State {
 }
 
 impl State {
-    /// What others do before a commit.
+    /// Makes the changes that another program and a client make right before a commit.
     fn act_before_commit(&mut self) {
         if let Some((id, found)) = self.intruder.take() {
             self.servers.insert(id, found);

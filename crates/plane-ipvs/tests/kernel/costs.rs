@@ -81,7 +81,7 @@ fn a_changed_endpoint_is_two_datagrams_to_ipvs() {
             0,
             "{seen:?}"
         );
-        // What is there is read again, of this server alone, before and between.
+        // This server alone is read again, before the commit and between its two sends.
         assert_eq!(of(&seen, RequestKind::ServerDump), MessageTally::default(), "{seen:?}");
         assert!(
             of(&seen, RequestKind::ServerRead).messages + of(&seen, RequestKind::DestinationDump).messages <= 3,

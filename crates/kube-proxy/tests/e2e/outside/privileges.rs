@@ -200,7 +200,7 @@ fn mode_iptables_needs_net_raw_for_ipsets_alone() {
     let mut running = machine.start_confined(0, "+net_admin", &start);
     running.until("a rule for each range", |_| rules(&machine) == 70);
     until_healthy(&mut running);
-    assert!(running.log().contains("the tool needs CAP_NET_RAW for match set"), "{}", running.log());
+    assert!(running.log().contains("iptables needs CAP_NET_RAW for match set"), "{}", running.log());
     running.signal(Signal::KILL);
     let mut running = machine.start_confined(0, "+net_admin,+net_raw", &start);
     // On a kernel without ipset they stay rules.
