@@ -7,15 +7,14 @@ mod restart;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
 use ferry_kernel::conntrack::testing::create;
 use ferry_kernel::conntrack::{ConntrackSocket, Entry, Filter, FlowStatus, Tuple};
-use ferry_kernel::iptables::Backend;
 use ferry_lab::Mode;
 
+use crate::network::mark_variant;
 use crate::process::{ProxyChild, ScratchDirectory, metrics};
 use crate::stats::{memory_mib, thread_of};
 
@@ -56,7 +55,7 @@ pub(crate) fn run(mode: Mode, flows: usize) -> anyhow::Result<()> {
     let program = std::env::current_exe()?.with_file_name("kube-proxy");
     anyhow::ensure!(program.exists(), "{} is missing: build the executable beside this program", program.display());
     if let Some(backend) = mode.backend {
-        hint(backend)?;
+        mark_variant(backend)?;
     }
     let first = manifests(Family::V4, SERVICES.into(), |_| 0..ENDPOINTS);
     let directory = ScratchDirectory::new(mode, vec![("all.yaml".to_owned(), first)])?;
@@ -70,16 +69,6 @@ pub(crate) fn run(mode: Mode, flows: usize) -> anyhow::Result<()> {
     latency::run(mode, flows, &directory)?;
     drop((proxy, directory));
     if is_measured { restart::run(&program, flows) } else { Ok(()) }
-}
-
-/// Creates the chain by which a kubelet marks the variant of the machine's tools, in both families.
-fn hint(backend: Backend) -> anyhow::Result<()> {
-    for base in ["iptables", "ip6tables"] {
-        let tool = format!("{base}-{backend}");
-        let status = Command::new(&tool).args(["-t", "mangle", "-N", "KUBE-IPTABLES-HINT"]).status()?;
-        anyhow::ensure!(status.success(), "{tool}: {status}");
-    }
-    Ok(())
 }
 
 fn measure(case: &Case, flows: usize, directory: &ScratchDirectory, proxy: &ProxyChild) -> anyhow::Result<()> {

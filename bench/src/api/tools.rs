@@ -18,8 +18,7 @@ use ferry_kernel::iptables::Backend;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
 
-/// The chain by which a kubelet marks the machine's variant.
-const HINT: &str = "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n";
+use crate::network::mark_variant;
 
 /// The tools of one site, first in the proxy's `PATH`.
 pub(super) struct Tools {
@@ -65,9 +64,8 @@ impl Tools {
                 }
             }
         }
-        let tools = Self { folder, runs, variant };
-        tools.restore(HINT)?;
-        Ok(tools)
+        mark_variant(variant)?;
+        Ok(Self { folder, runs, variant })
     }
 
     /// Sets the environment of a proxy's process, so that it uses these tools and its own lock file.

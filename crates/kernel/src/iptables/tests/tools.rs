@@ -36,8 +36,8 @@ impl Tools {
             let has = ipset::has_nets(family).unwrap();
             has.then(|| ipset::create_nets(samples::SET, family, &[]).unwrap()).is_some()
         });
-        let help = Command::new(format!("{program}-{variant}")).args(["-m", "set", "-h"]).output().unwrap();
-        let has_match = help.status.success() && !String::from_utf8_lossy(&help.stderr).contains("missing kernel");
+        let tool = Tool::find(family, Backend::ALL.into_iter().find(|backend| backend.to_string() == variant));
+        let has_match = tool.and_then(|tool| tool.has_match("set")).expect("the iptables tools must be installed");
         Self { namespace, has_sets: has_sets.unwrap() && has_match, lock, prefix: format!("{program}-{variant}") }
     }
 

@@ -25,14 +25,17 @@ fn machine(address: &str) -> Machine {
 }
 
 fn add(machine: &Machine, name: &str, address: &str) {
+    add_as(machine, name, &format!("spec: {{clusterIP: {address}, ports: [{{port: 80}}]}}"));
+}
+
+/// The same with a Service of this specification.
+fn add_as(machine: &Machine, name: &str, specification: &str) {
     let slice = format!(
         "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {name}-1, labels: \
          {{kubernetes.io/service-name: {name}}}}}\naddressType: IPv4\nports: [{{name: '', port: 8080}}]\n\
          endpoints: [{{addresses: [10.244.1.10]}}]\n"
     );
-    let service = format!(
-        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec: {{clusterIP: {address}, ports: [{{port: 80}}]}}\n"
-    );
+    let service = format!("apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\n{specification}\n");
     machine.write(&format!("manifests/{name}.yaml"), &format!("{service}---\n{slice}"));
 }
 
@@ -188,14 +191,11 @@ fn mode_iptables_needs_net_raw_for_ipsets_alone() {
     install(&machine, "nft");
     let ranges: Vec<String> = (0..70).map(|number| format!("198.51.{number}.0/25")).collect();
     let ranged = format!(
-        "apiVersion: v1\nkind: Service\nmetadata: {{name: ranged}}\nspec: {{type: LoadBalancer, clusterIP: 10.96.0.2, \
-         ports: [{{port: 80}}], loadBalancerSourceRanges: [{}]}}\nstatus: {{loadBalancer: {{ingress: [{{ip: 203.0.113.1}}]}}}}\n",
+        "spec: {{type: LoadBalancer, clusterIP: 10.96.0.2, ports: [{{port: 80}}], loadBalancerSourceRanges: [{}]}}\n\
+         status: {{loadBalancer: {{ingress: [{{ip: 203.0.113.1}}]}}}}",
         ranges.join(", ")
     );
-    add(&machine, "ranged", "10.96.0.2");
-    let manifest = std::fs::read_to_string(machine.path("manifests/ranged.yaml")).unwrap();
-    let (_, slice) = manifest.split_once("---\n").unwrap();
-    machine.write("manifests/ranged.yaml", &format!("{ranged}---\n{slice}"));
+    add_as(&machine, "ranged", &ranged);
     let start = ["--proxy-mode=iptables", "--iptables-localhost-nodeports=false"];
     let mut running = machine.start_confined(0, "+net_admin", &start);
     running.until("a rule for each range", |_| rules(&machine) == 70);
