@@ -136,6 +136,8 @@ pub(super) struct FailedRun<'a> {
     pub(super) tool: &'a str,
     /// standard error, or its beginning
     pub(super) text: &'a str,
+    /// number of lines of earlier texts, which the tool counts, too
+    pub(super) lines: usize,
     /// exit status, if the tool was not killed
     pub(super) code: Option<i32>,
     /// true if this process has `CAP_NET_ADMIN`: the legacy variant does not report missing permission
@@ -214,12 +216,13 @@ impl<'a> FailedRun<'a> {
 
     /// The line numbers of the input that the tool names.
     fn line_numbers(self) -> Vec<usize> {
-        let number = |line: &str| {
-            let before = ["Error occurred at line: ", "COMMIT expected at line ", "Bad line ", "line "];
-            let rest = before.iter().find_map(|before| line.strip_prefix(before))?;
-            rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-        };
+        let number = |line: &str| self.own_number(split_at_number(line)?.1);
         self.lines().filter_map(number).collect()
+    }
+
+    /// The number of a line of this input; `None` for a line of an earlier text.
+    fn own_number(self, number: usize) -> Option<usize> {
+        number.checked_sub(self.lines).filter(|own| *own > 0)
     }
 
     /// The tool's message in one line, or the exit status without one.
@@ -227,13 +230,27 @@ impl<'a> FailedRun<'a> {
         let mut words = String::new();
         for line in self.lines() {
             words.push_str(if words.is_empty() { "" } else { "; " });
-            words.push_str(line);
+            let own = |(before, number, after)| Some((before, self.own_number(number)?, after));
+            match split_at_number(line).and_then(own) {
+                Some((before, number, after)) => words.extend([before, &number.to_string(), after]),
+                None => words.push_str(line),
+            }
         }
         if words.is_empty() {
             words = self.code.map_or_else(|| "no message".to_owned(), |code| format!("exit status {code}, no message"));
         }
         shortened(&words)
     }
+}
+
+/// Splits a line of a message at the line number of the input that begins it.
+fn split_at_number(line: &str) -> Option<(&str, usize, &str)> {
+    let before = ["Error occurred at line: ", "COMMIT expected at line ", "Bad line ", "line "];
+    let before = before.into_iter().find(|before| line.starts_with(before))?;
+    let rest = line.get(before.len()..)?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let (number, after) = rest.split_at(digits);
+    Some((before, number.parse().ok()?, after))
 }
 
 /// Strips the prefixes `iptables-restore: ` and `iptables-restore v1.8.9 (legacy): ` from a line, which may have both.
@@ -261,7 +278,7 @@ mod tests {
     use super::*;
 
     fn failure(text: &str) -> ToolFailure {
-        FailedRun { tool: "iptables-restore", text, code: Some(1), privileged: true }.classify()
+        FailedRun { tool: "iptables-restore", text, lines: 0, code: Some(1), privileged: true }.classify()
     }
 
     /// Messages of several releases; those of the installed release are tested by running the tool.
@@ -322,6 +339,20 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_earlier_texts_are_not_counted() {
+        let text = "line 14: RULE_APPEND failed (No such file or directory): rule in chain A\n\
+                    line 17: CHAIN_DEL failed (Device or resource busy): chain B\nline 3 of 14\n";
+        let failed = FailedRun { tool: "iptables-restore", text, lines: 10, code: Some(1), privileged: true };
+        let ToolFailure::Refused { line, lines, text, .. } = failed.classify() else { panic!() };
+        assert_eq!((line, lines), (Some(4), vec![4, 7]));
+        assert_eq!(
+            text,
+            "line 4: RULE_APPEND failed (No such file or directory): rule in chain A; \
+             line 7: CHAIN_DEL failed (Device or resource busy): chain B; line 3 of 14"
+        );
+    }
+
+    #[test]
     fn missing_tables_are_distinguished_from_missing_permission() {
         for (text, table) in [
             (
@@ -352,7 +383,8 @@ mod tests {
                 ToolFailure::NoTable { table: named, .. } => assert_eq!(named, table),
                 other => panic!("{text}: {other:?}"),
             }
-            let unprivileged = FailedRun { tool: "iptables", text, code: Some(3), privileged: false }.classify();
+            let unprivileged =
+                FailedRun { tool: "iptables", text, lines: 0, code: Some(3), privileged: false }.classify();
             assert!(matches!(unprivileged, ToolFailure::NoPermission { .. }));
         }
         for text in [

@@ -22,6 +22,9 @@ const STDERR_MAX: usize = 8 << 10;
 /// Bytes per read of standard error and of discarded output.
 const READ_BYTES: usize = 4 << 10;
 
+/// Number of bytes kept of the end of discarded output, for [`Process::prints`].
+const TAIL: usize = 64;
+
 /// Maximum length of a line of standard output in bytes: a rule has less than a thousand.
 const LINE_MAX: usize = 64 << 10;
 
@@ -62,6 +65,8 @@ pub(super) struct Process {
     printed: usize,
     /// bytes of standard output since the last line end
     line: usize,
+    /// the end of the discarded standard output
+    tail: Vec<u8>,
     deadline: Instant,
     exited: Option<ExitStatus>,
     /// the first error of a read, kept because a reader may not pass it on
@@ -109,6 +114,7 @@ impl Process {
             stderr_truncated: false,
             printed: 0,
             line: 0,
+            tail: Vec::new(),
             deadline,
             exited: None,
             read_error: None,
@@ -214,6 +220,65 @@ impl Process {
         self.deadline = self.deadline.min(Instant::now() + bound);
     }
 
+    /// Sets the deadline anew, and forgets what was written to standard error: for the next task.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(super) fn renew(&mut self, bound: Duration) -> io::Result<()> {
+        while self.read_stderr()? {}
+        self.stderr_bytes.clear();
+        self.stderr_truncated = false;
+        self.deadline = Instant::now() + bound;
+        Ok(())
+    }
+
+    /// Its process number.
+    #[cfg(test)]
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// True if it has neither exited nor closed its standard output.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(super) fn is_serving(&mut self) -> io::Result<bool> {
+        self.discard_stdout()?;
+        Ok(self.stdout.is_some() && self.status()?.is_none())
+    }
+
+    /// Waits until the discarded standard output ends as expected; false if the output, or this time, is over before.
+    ///
+    /// # Errors
+    /// The system's error; `TimedOut` at the deadline.
+    pub(super) fn prints(&mut self, is_expected: impl Fn(&[u8]) -> bool, within: Option<Duration>) -> io::Result<bool> {
+        let until = within.map(|within| Instant::now() + within);
+        while !is_expected(&self.tail) {
+            let now = Instant::now();
+            if now >= self.deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let left = until.unwrap_or(self.deadline).min(self.deadline).saturating_duration_since(now);
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let exited = self.status()?.is_some();
+            let ready = self.poll(if exited { Duration::ZERO } else { left.min(EXIT_POLL) }, false)?;
+            if ready.stderr {
+                self.read_stderr()?;
+            }
+            if ready.stdout {
+                self.discard_stdout()?;
+            } else if exited {
+                return Ok(false);
+            }
+            if self.stdout.is_none() {
+                return Ok(is_expected(&self.tail));
+            }
+        }
+        Ok(true)
+    }
+
     /// Waits until a pipe is ready, or until the child has exited and its pipes are empty.
     fn wait(&mut self) -> io::Result<Ready> {
         loop {
@@ -223,7 +288,7 @@ impl Process {
             }
             let exited = self.exited.is_some();
             let timeout = if exited { Duration::ZERO } else { left.min(EXIT_POLL) };
-            let ready = self.poll(timeout)?;
+            let ready = self.poll(timeout, true)?;
             if exited || ready.stdin || ready.stdout || ready.stderr {
                 return Ok(ready);
             }
@@ -231,9 +296,11 @@ impl Process {
         }
     }
 
-    fn poll(&self, timeout: Duration) -> io::Result<Ready> {
+    /// Waits until a pipe is ready; standard input counts only if there is something to write.
+    fn poll(&self, timeout: Duration, writes: bool) -> io::Result<Ready> {
+        let stdin = self.stdin.as_ref().filter(|_| writes);
         let ends: [(Option<BorrowedFd<'_>>, PollFlags); 3] = [
-            (self.stdin.as_ref().map(AsFd::as_fd), PollFlags::OUT),
+            (stdin.map(AsFd::as_fd), PollFlags::OUT),
             (self.stdout.as_ref().map(AsFd::as_fd), PollFlags::IN),
             (self.stderr.as_ref().map(AsFd::as_fd), PollFlags::IN),
         ];
@@ -248,7 +315,7 @@ impl Process {
         let mut events = fds.iter().map(|fd| !fd.revents().is_empty());
         let mut next = |open: bool| open && events.next().unwrap_or_default();
         Ok(Ready {
-            stdin: next(self.stdin.is_some()),
+            stdin: next(stdin.is_some()),
             stdout: next(self.stdout.is_some()),
             stderr: next(self.stderr.is_some()),
         })
@@ -262,25 +329,34 @@ impl Process {
         Ok(self.exited)
     }
 
-    /// Reads from standard error.
-    fn read_stderr(&mut self) -> io::Result<()> {
+    /// Reads from standard error; false if there is nothing to read.
+    fn read_stderr(&mut self) -> io::Result<bool> {
         let mut bytes = [0; READ_BYTES];
         match read_once(&mut self.stderr, &mut bytes)? {
-            Some(0) => self.stderr = None,
+            Some(0) => {
+                self.stderr = None;
+                Ok(false)
+            }
             Some(read) => {
                 let room = STDERR_MAX.saturating_sub(self.stderr_bytes.len());
                 self.stderr_truncated |= read > room;
                 self.stderr_bytes.extend(bytes.iter().take(read.min(room)));
+                Ok(true)
             }
-            None => {}
+            None => Ok(false),
         }
-        Ok(())
     }
 
-    /// Reads and discards standard output.
+    /// Reads and discards standard output, except for its end.
     fn discard_stdout(&mut self) -> io::Result<()> {
-        if read_once(&mut self.stdout, &mut [0; READ_BYTES])? == Some(0) {
-            self.stdout = None;
+        let mut bytes = [0; READ_BYTES];
+        match read_once(&mut self.stdout, &mut bytes)? {
+            Some(0) => self.stdout = None,
+            Some(read) => {
+                self.tail.extend(bytes.iter().take(read));
+                self.tail.drain(..self.tail.len().saturating_sub(TAIL));
+            }
+            None => {}
         }
         Ok(())
     }

@@ -1,53 +1,21 @@
 //! Finds the installed iptables tools and runs them.
 
-use std::ffi::{OsStr, OsString};
-use std::io::{self, BufReader, Read};
-use std::os::unix::process::ExitStatusExt;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use ferry_family::Family;
-use rustix::fs::{Access, access};
 
-use super::failure::{FailedRun, shortened};
+use super::call::{Call, name_of};
+use super::environment::Environment;
+use super::failure::shortened;
 use super::lock::Lock;
-use super::run::{Exit, Process};
-use super::{Backend, IptablesChainName, OutputLine, Table, ToolFailure, Version, legacy, nft, read_lines};
-use crate::capability;
+use super::run::Process;
+use super::{Backend, IptablesChainName, OutputLine, Table, ToolFailure, Version, legacy, nft};
 use crate::children::ChildProcess;
-
-/// The default lock file.
-const LOCK_FILE: &str = "/run/xtables.lock";
-
-/// The environment variable that names another lock file, also read by the tool.
-const LOCK_FILE_VARIABLE: &str = "XTABLES_LOCKFILE";
-
-/// The lock file that the tool gets while this process holds the real lock: its own standard input, a pipe that no other process
-/// locks.
-const OWN_LOCK: &str = "/proc/self/fd/0";
-
-/// Bytes per read of a listing.
-const BUFFER: usize = 64 << 10;
 
 /// Maximum number of bytes read of the version.
 const VERSION_BYTES: u64 = 1 << 10;
-
-/// Maximum wait for the exit and the error message of a tool after unexpected output.
-const ERROR_WAIT: Duration = Duration::from_secs(1);
-
-/// The environment of runs, besides the network namespace.
-#[derive(Clone, Debug)]
-pub struct Environment {
-    /// search path of programs: absolute directories, separated by `:`
-    pub path: OsString,
-    /// the file that is locked while the legacy variant writes
-    pub lock_file: PathBuf,
-    /// maximum wait for the lock
-    pub lock_wait: Duration,
-    /// maximum time of a run, regardless of its output; each byte of input extends it by 5 µs
-    pub run_time: Duration,
-}
 
 /// The tools of one IP family and one variant: the programs that restore, save, and list a single chain.
 ///
@@ -57,15 +25,26 @@ pub struct Tool {
     family: Family,
     backend: Backend,
     version: Version,
-    environment: Environment,
-    restore: PathBuf,
+    pub(super) environment: Environment,
+    pub(super) restore: PathBuf,
     save: PathBuf,
     plain: PathBuf,
 }
 
 /// The tool's standard input.
 #[derive(Debug)]
-pub struct Stdin<'a>(&'a mut Process);
+pub struct Stdin<'a> {
+    process: &'a mut Process,
+    /// what was written
+    pub(super) written: TextSize,
+}
+
+/// The size of a text.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TextSize {
+    pub(super) lines: usize,
+    pub(super) bytes: usize,
+}
 
 /// The result of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,37 +53,30 @@ pub struct RestoreOutcome {
     pub lock_wait: Duration,
 }
 
+// === impl TextSize ===
+
+impl TextSize {
+    pub(super) fn add(&mut self, more: Self) {
+        self.lines += more.lines;
+        self.bytes += more.bytes;
+    }
+}
+
 // === impl Stdin ===
 
-impl Stdin<'_> {
+impl<'a> Stdin<'a> {
+    pub(super) fn new(process: &'a mut Process) -> Self {
+        Self { process, written: TextSize::default() }
+    }
+
     /// Writes a part of the text. It is no error here if the tool does not read it all: it reports the cause itself.
     ///
     /// # Errors
     /// The system's error; `TimedOut` at the deadline.
     pub fn write(&mut self, text: &str) -> io::Result<()> {
-        self.0.write(text.as_bytes())
-    }
-}
-
-// === impl Environment ===
-
-impl Environment {
-    /// The environment of this process: `PATH` and `XTABLES_LOCKFILE`, by default `/run/xtables.lock`. The wait for the lock is
-    /// at most 5 s, a run at most 60 s plus the extension for its input.
-    pub fn of_process() -> Self {
-        let lock_file = std::env::var_os(LOCK_FILE_VARIABLE).filter(|name| !name.is_empty());
-        Self {
-            path: std::env::var_os("PATH").unwrap_or_default(),
-            lock_file: lock_file.map_or_else(|| LOCK_FILE.into(), PathBuf::from),
-            lock_wait: Duration::from_secs(5),
-            run_time: Duration::from_secs(60),
-        }
-    }
-
-    /// Finds the program of that name. Relative directories are ignored.
-    fn program(&self, name: &str) -> Option<PathBuf> {
-        let folders = std::env::split_paths(&self.path).filter(|folder| folder.is_absolute());
-        folders.map(|folder| folder.join(name)).find(|file| file.is_file() && access(file, Access::EXEC_OK).is_ok())
+        self.written.lines += text.bytes().filter(|byte| *byte == b'\n').count();
+        self.written.bytes += text.len();
+        self.process.write(text.as_bytes())
     }
 }
 
@@ -184,7 +156,8 @@ impl Tool {
         self.version
     }
 
-    /// Runs the tool on a text that `write` generates, section by section, without changes to anything else (`--noflush`).
+    /// Runs the tool once on a text that `write` generates, section by section, without changes to anything else (`--noflush`).
+    /// [`super::Restorer`] is faster for many texts.
     ///
     /// During the run the legacy variant's lock is held by this process, so that the wait has an exact bound and is measured, and
     /// by the tool, which may outlive this process; the tool's own locking is directed to another file.
@@ -207,7 +180,7 @@ impl Tool {
         };
         let call = Call { lock: lock.as_ref(), ..Call::new(&self.environment, &self.restore) };
         let process = call.start_counted(&["--noflush"], counted)?;
-        let ended = call.serve(process, |process| write(&mut Stdin(process)))?;
+        let ended = call.serve(process, |process| write(&mut Stdin::new(process)))?;
         call.check_exit(&ended)?;
         Ok(RestoreOutcome { lock_wait })
     }
@@ -355,104 +328,9 @@ fn words(rule: &str) -> Vec<String> {
     words
 }
 
-/// One run of a program.
-#[derive(Debug)]
-struct Call<'a> {
-    environment: &'a Environment,
-    program: &'a Path,
-    /// the lock that the child holds, too
-    lock: Option<&'a Lock>,
-}
-
-// === impl Call ===
-
-impl<'a> Call<'a> {
-    fn new(environment: &'a Environment, program: &'a Path) -> Self {
-        Self { environment, program, lock: None }
-    }
-
-    /// Starts the program, serves its pipes and waits for its exit.
-    fn run(&self, arguments: &[&str], serve: impl FnOnce(&mut Process) -> io::Result<()>) -> Result<Exit, ToolFailure> {
-        self.serve(self.start(arguments)?, serve)
-    }
-
-    fn serve(
-        &self,
-        mut process: Process,
-        serve: impl FnOnce(&mut Process) -> io::Result<()>,
-    ) -> Result<Exit, ToolFailure> {
-        serve(&mut process).and_then(|()| process.finish()).map_err(|error| self.io(error))
-    }
-
-    fn start(&self, arguments: &[&str]) -> Result<Process, ToolFailure> {
-        self.start_counted(arguments, ChildProcess::begin())
-    }
-
-    fn start_counted(&self, arguments: &[&str], counted: ChildProcess) -> Result<Process, ToolFailure> {
-        let mut command = Command::new(self.program);
-        command.args(arguments).env("PATH", &self.environment.path);
-        command.env("LC_ALL", "C").env(LOCK_FILE_VARIABLE, OWN_LOCK);
-        self.lock.map_or(Ok(()), |lock| lock.lend(&mut command)).map_err(|error| self.io(error))?;
-        Process::start(&mut command, self.environment.run_time, counted).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => ToolFailure::Missing { tool: self.name() },
-            _ => self.io(error),
-        })
-    }
-
-    /// Runs the program and passes on its output line by line.
-    fn lines(&self, arguments: &[&str], each: &mut dyn FnMut(OutputLine<'_>)) -> Result<(), ToolFailure> {
-        let mut process = self.start(arguments)?;
-        process.feed(&[]).map_err(|error| self.io(error))?;
-        let Err(unexpected) = read_lines(BufReader::with_capacity(BUFFER, &mut process), each) else {
-            return self.check_exit(&process.finish().map_err(|error| self.io(error))?);
-        };
-        if let Some(error) = process.take_read_error().filter(|error| error.kind() != io::ErrorKind::InvalidData) {
-            return Err(self.io(error));
-        }
-        // It may have been killed in the middle of a line, or report why it stopped there.
-        process.shorten_deadline(ERROR_WAIT);
-        match process.finish() {
-            Ok(ended) => self.check_exit(&ended)?,
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-            Err(error) => return Err(self.io(error)),
-        }
-        Err(ToolFailure::UnexpectedOutput { tool: self.name(), line: unexpected.line, text: unexpected.text })
-    }
-
-    /// Converts an unsuccessful exit to a failure.
-    fn check_exit(&self, ended: &Exit) -> Result<(), ToolFailure> {
-        if ended.status.success() {
-            return Ok(());
-        }
-        if let Some(signal) = ended.status.signal() {
-            return Err(ToolFailure::Killed { tool: self.name(), signal });
-        }
-        let privileged = capability::net_admin().unwrap_or(true);
-        let tool = self.name();
-        let code = ended.status.code();
-        Err(FailedRun { tool: &tool, text: &ended.stderr, code, privileged }.classify())
-    }
-
-    fn io(&self, error: io::Error) -> ToolFailure {
-        let tool = self.name();
-        match error.kind() {
-            io::ErrorKind::TimedOut => ToolFailure::TimedOut { tool, after: self.environment.run_time },
-            _ => ToolFailure::Io { tool, error },
-        }
-    }
-
-    fn name(&self) -> String {
-        name_of(self.program)
-    }
-}
-
 /// The names of the programs that restore, save, and list a chain.
-fn programs(name: &str) -> [String; 3] {
+pub(super) fn programs(name: &str) -> [String; 3] {
     [format!("{name}-restore"), format!("{name}-save"), name.to_owned()]
-}
-
-fn name_of(program: &Path) -> String {
-    program.file_name().map(OsStr::to_string_lossy).unwrap_or_default().into_owned()
 }
 
 fn ask_version(environment: &Environment, program: &Path) -> Result<(Version, Backend), ToolFailure> {

@@ -9,6 +9,9 @@ const LEGACY_NEEDS: Version = Version([1, 8, 6]);
 /// changes that they have not made.
 const NFT_NEEDS: Version = Version([1, 8, 4]);
 
+/// The first release of the nft variant that prints a comment of its input at once, with `--verbose`.
+const PRINTS_COMMENTS: Version = Version([1, 8, 5]);
+
 /// The variant of the tool: the kernel interface that it uses. The variants have separate tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Backend {
@@ -57,6 +60,11 @@ impl fmt::Display for Backend {
 // === impl Version ===
 
 impl Version {
+    /// True if the nft variant of this release prints a comment of its input at once, with `--verbose`.
+    pub(super) fn prints_comments(self) -> bool {
+        self >= PRINTS_COMMENTS
+    }
+
     /// Parses `iptables v1.8.9 (nf_tables)`. Releases before 1.8, which have only the legacy variant, do not name it.
     pub(super) fn parse(text: &str) -> Option<(Self, Backend)> {
         let mut words = text.lines().next()?.split(' ');

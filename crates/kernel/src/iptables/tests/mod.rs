@@ -5,6 +5,7 @@ use ferry_family::Family;
 use super::*;
 
 mod fixtures;
+pub(super) mod folder;
 mod garbage;
 mod legacy;
 mod lines;

@@ -2,85 +2,17 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Instant;
 
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 use super::*;
+use crate::iptables::tests::folder::Folder;
 use crate::netns::Namespace;
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
-
-/// A directory for programs and a lock file, removed when dropped.
-struct Folder(PathBuf);
-
-// === impl Folder ===
-
-impl Folder {
-    fn new() -> Self {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("ferry-tool-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    /// The real programs, with a lock file of its own.
-    fn real(&self) -> Environment {
-        Environment { lock_file: self.0.join("lock"), ..Environment::of_process() }
-    }
-
-    /// Only programs of this directory.
-    fn own(&self) -> Environment {
-        Environment { path: self.0.clone().into(), ..self.real() }
-    }
-
-    /// Writes a script. Another process writes it: otherwise a process started at the same time could inherit the open file,
-    /// and executing it would fail (`ETXTBSY`).
-    fn script(&self, name: &str, text: &str) -> &Self {
-        let mut install = Command::new("install");
-        install.args(["-m", "755", "/dev/stdin"]).arg(self.0.join(name)).stdin(Stdio::piped());
-        let mut child = install.spawn().unwrap();
-        io::Write::write_all(&mut child.stdin.take().unwrap(), format!("#!/bin/sh\n{text}\n").as_bytes()).unwrap();
-        assert!(child.wait().unwrap().success());
-        self
-    }
-
-    /// Writes programs that print their version, and otherwise run this script.
-    fn programs(&self, stem: &str, version: &str, text: &str) -> &Self {
-        for name in programs(stem) {
-            let version = format!("[ \"$1\" = --version ] && echo '{name} {version}' && exit 0");
-            self.script(&name, &format!("PATH=/usr/bin:/bin; export PATH; {version}\n{text}"));
-        }
-        self
-    }
-
-    /// A tool that runs this script.
-    fn tool(&self, backend: Backend, text: &str) -> Tool {
-        let version = match backend {
-            Backend::Nft => "v1.8.9 (nf_tables)",
-            Backend::Legacy => "v1.8.9 (legacy)",
-        };
-        self.programs("iptables", version, text);
-        Tool::find_in(&self.own(), Family::V4, Some(backend)).unwrap()
-    }
-
-    /// A tool that runs this endless script, with a short time limit.
-    fn endless(&self, backend: Backend, text: &str) -> Tool {
-        let mut tool = self.tool(backend, text);
-        tool.environment.run_time = Duration::from_millis(400);
-        tool
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn tools(folder: &Folder) -> impl Iterator<Item = Tool> {
     let environment = folder.real();
