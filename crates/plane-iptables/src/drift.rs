@@ -16,17 +16,17 @@ const KEYS: usize = 1024;
 
 /// Keys of drift candidates in changed chains. Shared chains are read by `read`, since only their rules show the differing
 /// objects.
-pub(crate) fn keys(
+pub(crate) fn keys<'a>(
     mirror: &Mirror,
     touched: &BTreeSet<ChainId>,
-    read: impl FnOnce(&BTreeSet<ChainId>) -> Result<Found, ToolFailure>,
+    read: impl FnOnce(&BTreeSet<ChainId>) -> Result<&'a Found, ToolFailure>,
 ) -> Result<Vec<IptKey>, ToolFailure> {
     let (own, shared): (BTreeSet<ChainId>, BTreeSet<ChainId>) =
         touched.iter().partition(|id| ChainOwnership::of(**id) == Some(ChainOwnership::Own));
     let mut keys: Vec<IptKey> = own.into_iter().map(IptKey::Chain).collect();
     if !shared.is_empty() {
         let found = read(&shared)?;
-        keys.extend(differing(mirror, &found, &shared));
+        keys.extend(differing(mirror, found, &shared));
     }
     Ok(keys)
 }

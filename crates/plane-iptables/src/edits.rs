@@ -4,13 +4,11 @@
 
 use std::collections::HashSet;
 
-use ferry_kernel::iptables::{IptablesChainName, Table};
+use ferry_kernel::iptables::Table;
 
-use crate::names::Class;
-use crate::object::{ChainId, ChainRules};
+use crate::names::is_balancing;
+use crate::object::{ChainId, ChainRules, LONG};
 
-/// Chains with fewer rules are written as a whole.
-pub(crate) const LONG: usize = 16;
 /// A chain is written as a whole if more than one rule in this number changes.
 const SHARE: usize = 4;
 
@@ -76,11 +74,6 @@ fn gap(old: std::ops::Range<usize>, next: std::ops::Range<usize>, length: usize,
         if behind == length { Edit::Append { index } } else { Edit::Insert { position: behind + number + 1, index } }
     }));
     edits.extend(old.zip(next).map(|(at, index)| Edit::Replace { position: at + 1, index }));
-}
-
-/// True for chains that balance between endpoints.
-pub(crate) fn is_balancing(name: IptablesChainName) -> bool {
-    matches!(Class::of(name), Some(Class::Cluster | Class::Local))
 }
 
 #[cfg(test)]

@@ -6,10 +6,11 @@ use std::io;
 use ferry_kernel::iptables::{IptablesChainName, Restore, Rule, Table, Target};
 use ferry_plane::Batch;
 
+use crate::base;
 use crate::edits::Edit;
 use crate::mirror::at;
-use crate::names::Class;
-use crate::object::{self, ChainId, ChainRules, IptObject, RuleOwner};
+use crate::names::{self, Class};
+use crate::object::{self, ChainId, ChainRules, IptObject, OwnedRulesKey, RuleOwner};
 use crate::plan::{Item, RunPlan, RunSection, Steps, Task, Work, is_last};
 
 /// The input, with the operation of each line.
@@ -325,6 +326,10 @@ impl<'a> Script<'a> {
         if !steps.add() {
             return;
         }
+        let is_jump = |item: &Item| matches!(owner_of(plan, *item), Some(RuleOwner::Jump(_)));
+        if !task.fresh && task.put.first().is_some_and(is_jump) {
+            return self.put_jumps(plan, id, task);
+        }
         for item in &task.put {
             let Some((key, lines)) = plan.owned(*item) else { continue };
             self.mark(Some(*item));
@@ -341,13 +346,37 @@ impl<'a> Script<'a> {
         }
     }
 
+    /// Inserts jumps at the top of a built-in chain, which has no other rules of ours, and above them those that belong there; not the one
+    /// that the kubelet makes, too.
+    fn put_jumps(&mut self, plan: &RunPlan<'_>, id: ChainId, task: &Task) {
+        let position = |owner: RuleOwner| base::jump_position(&OwnedRulesKey { chain: id, owner });
+        let touched = task.put.iter().chain(&task.take).filter_map(|item| owner_of(plan, *item));
+        let touched: BTreeSet<RuleOwner> = touched.collect();
+        let inserted = task.put.iter().filter_map(|item| Some((*item, plan.owned(*item)?)));
+        let mut jumps: Vec<_> =
+            inserted.map(|(item, (key, lines))| (base::jump_position(&key), lines, Some(item))).collect();
+        let lowest = jumps.iter().map(|(position, ..)| *position).min().flatten();
+        let stays = plan.mirror.shared_chain(id).into_iter().flat_map(|chain| chain.owned()).filter(|(owner, _)| {
+            !touched.contains(owner) && **owner != RuleOwner::Jump(names::FIREWALL) && position(**owner) > lowest
+        });
+        jumps.extend(stays.map(|(owner, lines)| (position(*owner), lines.clone(), None)));
+        jumps.sort_by_key(|(position, ..)| *position);
+        for (_, lines, item) in jumps {
+            self.mark(item);
+            for line in lines.iter().rev() {
+                if item.is_none() {
+                    self.restore.delete_text(id.name, line);
+                }
+                self.restore.insert_text(id.name, line);
+            }
+            self.count(id.table, lines.count());
+        }
+    }
+
     /// Writes all rules of a shared chain anew.
     fn rewrite(&mut self, plan: &RunPlan<'_>, id: ChainId, task: &Task, steps: Steps) {
         let Some(chain) = plan.mirror.shared_chain(id) else { return };
-        let owner_of = |item: &Item| match plan.object(*item) {
-            Some(IptObject::OwnedRules(key, _)) => Some(key.owner),
-            _ => None,
-        };
+        let owner_of = |item: &Item| owner_of(plan, *item);
         let gone: BTreeSet<RuleOwner> = task.take.iter().filter(|_| steps.remove()).filter_map(owner_of).collect();
         let changed: BTreeSet<RuleOwner> = task.put.iter().filter_map(owner_of).collect();
         let (mut last, mut others): (Vec<Item>, Vec<Item>) = (Vec::new(), Vec::new());
@@ -395,6 +424,14 @@ fn is_comment_implied(chain: IptablesChainName, rule: &Rule) -> bool {
             matches!(rule.target, Target::Jump(to) if Class::of(to) == Some(Class::Endpoint))
         }
         _ => false,
+    }
+}
+
+/// The owner of the rules that an operation writes or deletes in a shared chain.
+fn owner_of(plan: &RunPlan<'_>, item: Item) -> Option<RuleOwner> {
+    match plan.object(item) {
+        Some(IptObject::OwnedRules(key, _)) => Some(key.owner),
+        _ => None,
     }
 }
 

@@ -10,7 +10,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use ferry_api::object::Family;
-use ferry_kernel::iptables::{Table, Tool};
+use ferry_kernel::iptables::{Restorer, Table, Tool};
 use ferry_kernel::sysctl;
 use ferry_plane::{Batch, CommitError, CommitFailure, Drift, Extent, Kernel};
 
@@ -29,7 +29,7 @@ use crate::watch::{IptablesCommitLock, Writers};
 /// One family's tables in the kernel.
 #[derive(Debug)]
 pub struct IptablesKernel {
-    tool: Tool,
+    restorer: Restorer,
     variant: Box<dyn Variant>,
     counters: Arc<Counters>,
     /// `None` if only the rules of this variant are to be removed: those of the other one may name the sets
@@ -50,7 +50,15 @@ impl IptablesKernel {
     pub fn new(tool: Tool, commit_lock: IptablesCommitLock, counters: Arc<Counters>) -> Self {
         let variant = variant::of(&tool, commit_lock);
         let sets = Some(SourceSets::new(tool.family()));
-        Self { tool, variant, counters, sets, knowledge: Knowledge::START, wrote: false, edits: true }
+        Self {
+            restorer: Restorer::new(tool),
+            variant,
+            counters,
+            sets,
+            knowledge: Knowledge::START,
+            wrote: false,
+            edits: true,
+        }
     }
 
     /// Without ipsets: it neither reads nor deletes any.
@@ -66,11 +74,11 @@ impl IptablesKernel {
 
     /// The tool that it runs.
     pub fn tool(&self) -> &Tool {
-        &self.tool
+        self.restorer.tool()
     }
 
     fn family(&self) -> Family {
-        self.tool.family()
+        self.tool().family()
     }
 
     fn count_rules(&self) {
@@ -86,12 +94,12 @@ impl IptablesKernel {
     fn read_all(&mut self) -> Result<Vec<IptObject>, CommitError> {
         self.note_changes()?;
         let changed = self.variant.take_changed(&Table::ALL.into());
-        let mut found = self.variant.tables(&self.tool, &Table::ALL).map_err(|failure| {
+        let mut found = self.variant.tables(self.restorer.tool(), &Table::ALL).map_err(|failure| {
             self.variant.put_back(changed);
             of_failure(failure)
         })?;
         if let Some(known) = self.knowledge.known() {
-            found = found.completed(self.tool.family(), &known.mirror);
+            found = found.completed(self.restorer.tool().family(), &known.mirror);
         }
         let Found { mut objects, mirror, unreadable } = found;
         self.knowledge = Knowledge::of_all(mirror, unreadable);
@@ -105,13 +113,21 @@ impl IptablesKernel {
         let mut objects = Vec::new();
         if !chains.is_empty() {
             self.note_changes()?;
-            let mut found = self.variant.chains(&self.tool, &chains).map_err(of_failure)?;
-            if let Some(known) = self.knowledge.known() {
-                found = found.completed(self.tool.family(), &known.mirror);
-                // Differences in these chains that were not requested would be hidden from now on.
-                let differing = drift::differing(&known.mirror, &found, &chains);
-                known.renew(&chains, found.mirror, differing, keys);
-            }
+            let tool = self.restorer.tool();
+            let read = || self.variant.chains(tool, &chains).map_err(of_failure);
+            let found = match self.knowledge.known() {
+                None => read()?,
+                Some(known) => {
+                    let mut found = match known.take_read_to_compare(&chains) {
+                        Some(found) => found,
+                        None => read()?.completed(tool.family(), &known.mirror),
+                    };
+                    // Differences in these chains that were not requested would be hidden from now on.
+                    let differing = drift::differing(&known.mirror, &found, &chains);
+                    known.renew(&chains, std::mem::take(&mut found.mirror), differing, keys);
+                    found
+                }
+            };
             objects = found.objects;
             read::only(&mut objects, keys);
         }
@@ -141,10 +157,10 @@ impl IptablesKernel {
     fn look_closer(&mut self, tables: BTreeSet<Table>) -> Result<(), CommitError> {
         let Some(known) = self.knowledge.known().filter(|_| !tables.is_empty()) else { return Ok(()) };
         let begin = Instant::now();
-        match self.variant.tables(&self.tool, &tables.iter().copied().collect::<Vec<_>>()) {
+        match self.variant.tables(self.restorer.tool(), &tables.iter().copied().collect::<Vec<_>>()) {
             Ok(found) => {
                 self.variant.was_read(&tables, begin.elapsed());
-                let found = found.completed(self.tool.family(), &known.mirror);
+                let found = found.completed(self.restorer.tool().family(), &known.mirror);
                 known.differ(drift::keys_in(&known.mirror, &found, &tables));
                 Ok(())
             }
@@ -161,11 +177,12 @@ impl IptablesKernel {
             return Ok(Drift::by_proxies(Extent::All));
         }
         let Some(known) = self.knowledge.known() else { return Ok(Drift::default()) };
+        known.possible_drift.read_to_compare = None;
         let mut touched = std::mem::take(&mut known.possible_drift.touched);
         if touched.everything || touched.unobserved && known.depth != Depth::Unreadable {
             return Ok(drift::by(touched.writers, Some(Extent::All)));
         }
-        let (tool, variant) = (&self.tool, &self.variant);
+        let (tool, variant) = (self.restorer.tool(), &self.variant);
         // A full read would find the chains of services unreadable once more, and they would be rewritten without end, each time
         // unnoticed.
         let lost = if touched.unobserved { variant.lost(tool, &known.mirror) } else { Ok(Vec::new()) };
@@ -175,7 +192,8 @@ impl IptablesKernel {
                 touched.chains.extend(base::shared_chains());
             }
             drift::keys(&known.mirror, &touched.chains, |shared| {
-                Ok(variant.chains(tool, shared)?.completed(tool.family(), &known.mirror))
+                let found = variant.chains(tool, shared)?.completed(tool.family(), &known.mirror);
+                Ok(&known.possible_drift.read_to_compare.insert((shared.clone(), found)).1)
             })
         });
         let keys = match looked {
@@ -196,7 +214,7 @@ impl IptablesKernel {
 impl Kernel<IptObject> for IptablesKernel {
     /// Tries the tool, and listens.
     fn prepare(&mut self) -> Result<(), CommitError> {
-        let tried = [Table::Nat, Table::Filter].map(|table| self.tool.try_table(table).map_err(of_failure));
+        let tried = [Table::Nat, Table::Filter].map(|table| self.tool().try_table(table).map_err(of_failure));
         let listens = self.variant.listen().map_err(of_io);
         // A temporary error is reported at the first use.
         let unusable = |result| match result {
@@ -236,6 +254,7 @@ impl Kernel<IptObject> for IptablesKernel {
     }
 
     fn tend(&mut self, now: Instant) -> Result<Drift<IptKey>, CommitError> {
+        self.restorer.tend(now);
         self.note_changes()?;
         let tables = self.variant.due(now);
         self.look_closer(tables)?;
@@ -251,7 +270,8 @@ impl Kernel<IptObject> for IptablesKernel {
         if self.knowledge.is_unreported() {
             return Some(now);
         }
-        [self.variant.wake(now), self.sets.as_ref().and_then(|sets| sets.wake(now))].into_iter().flatten().min()
+        let sets = self.sets.as_ref().and_then(|sets| sets.wake(now));
+        [self.variant.wake(now), sets, self.restorer.wake()].into_iter().flatten().min()
     }
 
     fn wake_by(&mut self, waker: &Waker) {

@@ -14,6 +14,7 @@ use ferry_plane::Batch;
 use crate::base;
 use crate::mirror::{ChainOwnership, Mirror, Size};
 use crate::object::{ChainId, IptKey, IptObject};
+use crate::sort::Found;
 use crate::watch::ChainChanges;
 
 /// Validity of the mirror of one family's tables.
@@ -56,6 +57,8 @@ pub(crate) struct PossibleDrift {
     pub(crate) stale_chains: BTreeSet<ChainId>,
     /// differing keys that were not reported to the engine yet, and that another proxy may have changed
     pub(crate) unreported: BTreeSet<IptKey>,
+    /// shared chains that were read to compare them, for a repair in the same turn; `None` once something changes
+    pub(crate) read_to_compare: Option<(BTreeSet<ChainId>, Found)>,
 }
 
 // === impl Knowledge ===
@@ -123,6 +126,9 @@ impl Knowledge {
 impl KnownTables {
     /// Notes foreign changes.
     pub(crate) fn touch(&mut self, touched: ChainChanges) {
+        if !touched.is_empty() {
+            self.possible_drift.read_to_compare = None;
+        }
         if touched.everything || touched.unobserved {
             self.possible_drift.stale_chains.extend(base::shared_chains());
             self.mirror.forget_sequences();
@@ -145,6 +151,11 @@ impl KnownTables {
         self.possible_drift.stale_chains.retain(|chain| !chains.contains(chain) || shared.contains(chain));
     }
 
+    /// Takes what was read to compare exactly these chains, if nothing has changed since.
+    pub(crate) fn take_read_to_compare(&mut self, chains: &BTreeSet<ChainId>) -> Option<Found> {
+        self.possible_drift.read_to_compare.take().filter(|(compared, _)| compared == chains).map(|(_, found)| found)
+    }
+
     /// Replaces the mirror of these chains, which were read. Differing keys that were not asked for remain to be reported.
     pub(crate) fn renew(&mut self, chains: &BTreeSet<ChainId>, read: Mirror, differing: Vec<IptKey>, asked: &[IptKey]) {
         let asked: HashSet<&IptKey> = asked.iter().collect();
@@ -156,6 +167,7 @@ impl KnownTables {
     /// Applies the part of a batch that is in force; `stuck` chains are empty, but could not be deleted.
     pub(crate) fn written(&mut self, family: Family, batch: &Batch<IptObject>, stuck: &BTreeSet<ChainId>) {
         self.mirror.apply(family, batch, stuck);
+        self.possible_drift.read_to_compare = None;
         self.fresh = false;
     }
 }
@@ -225,6 +237,26 @@ mod tests {
         known.touch(touched(&[chain]));
         known.renew(&[chain].into(), Mirror::default(), Vec::new(), &[]);
         assert!(known.possible_drift.stale_chains.is_empty());
+    }
+
+    #[test]
+    fn what_was_read_for_a_comparison_is_used_once_until_something_changes() {
+        let mut knowledge = Knowledge::of_all(Mirror::default(), false);
+        let known = known(&mut knowledge);
+        let (chains, others) = (BTreeSet::from([shared()]), BTreeSet::new());
+        let read = || Some((BTreeSet::from([shared()]), Found::default()));
+        known.possible_drift.read_to_compare = read();
+        known.touch(touched(&[]));
+        assert!(known.take_read_to_compare(&chains).is_some(), "nothing has changed");
+        assert!(known.take_read_to_compare(&chains).is_none(), "once");
+        known.possible_drift.read_to_compare = read();
+        assert!(known.take_read_to_compare(&others).is_none(), "of these chains only");
+        known.possible_drift.read_to_compare = read();
+        known.touch(touched(&[shared()]));
+        assert!(known.take_read_to_compare(&chains).is_none(), "others have changed something");
+        known.possible_drift.read_to_compare = read();
+        known.written(Family::V4, &Batch::default(), &BTreeSet::new());
+        assert!(known.take_read_to_compare(&chains).is_none(), "written");
     }
 
     #[test]

@@ -73,6 +73,11 @@ pub enum Class {
     Firewall,
 }
 
+/// True for chains that balance between endpoints.
+pub(crate) fn is_balancing(name: IptablesChainName) -> bool {
+    matches!(Class::of(name), Some(Class::Cluster | Class::Local))
+}
+
 /// Names of one Service port: of its chains and in comments.
 #[derive(Clone, Debug)]
 pub struct PortNames {

@@ -14,6 +14,9 @@ use ferry_plane::{Object, Served};
 
 use crate::names;
 
+/// Balancing chains with fewer rules are written as a whole, and their endpoints are ordered by text.
+pub(crate) const LONG: usize = 16;
+
 /// A chain of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainId {
@@ -246,6 +249,11 @@ impl Object for IptObject {
 
     fn is_leaf(&self) -> bool {
         self.serves().is_some() || matches!(self, Self::ForeignRule(..))
+    }
+
+    fn is_placed(&self) -> bool {
+        let Self::Chain(id, rules) = self else { return false };
+        rules.0.len() >= LONG && names::is_balancing(id.name)
     }
 }
 

@@ -10,9 +10,8 @@ use ferry_kernel::iptables::{IptablesChainName, Match, Table, Target};
 use ferry_model::{Endpoint, Pool, PortState, Scope, ServiceState};
 use ferry_plane::{Before, Object as _, Unit};
 
-use crate::edits::LONG;
 use crate::names::PortNames;
-use crate::object::{ChainId, IptKey, IptObject};
+use crate::object::{ChainId, IptKey, IptObject, LONG};
 
 /// Orders the long pools of a Service after their previous order. Short pools are ordered by the compiler.
 pub(crate) fn place(next: &mut ServiceState, before: Before<'_, IptObject>) {

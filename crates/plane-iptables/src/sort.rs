@@ -49,7 +49,7 @@ struct RulesByOwner {
 }
 
 /// Result of a read-back.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) objects: Vec<IptObject>,
     /// the same state, as the next commit needs it

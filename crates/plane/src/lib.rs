@@ -93,6 +93,10 @@ pub trait Object: Ord + Clone + fmt::Display + fmt::Debug {
     fn is_leaf(&self) -> bool {
         self.serves().is_some()
     }
+    /// True if its content may depend on the order of endpoints, which [`Compile::place`] chooses.
+    fn is_placed(&self) -> bool {
+        true
+    }
     /// True for a table: the other objects are inside it, and go when another program deletes it.
     fn is_container(&self) -> bool {
         false
@@ -120,8 +124,8 @@ pub trait Compile {
     const PORTION: usize = 1000;
     /// True if the mode implements [`Compile::place`]: otherwise no unit is copied for it.
     const PLACES: bool = false;
-    /// Time without a further change by other programs (not proxies) after which the engine repairs what they have damaged. Zero
-    /// where a change is one transaction, longer where it may be one of several commands.
+    /// Time without a further change by other programs (not proxies) after which the engine repairs what they have damaged, if that is
+    /// more than one object. Zero where a change is one transaction, longer where it may be one of several commands.
     const REPAIR_PAUSE: Duration = Duration::ZERO;
     /// A property that a key has in common with the units that may want it, and that is known of a unit without compiling it: a
     /// frontend, a chain's name.

@@ -4,9 +4,11 @@ use ferry_model::{
     Action, Affinity, Endpoint, Frontend, FrontendAddr, FrontendKind, HealthCheck, LocalDetector, MissingSchedulers,
     Pool, Scheduler, Scope, Snat, SourceRanges, Treatment,
 };
+use ferry_plane::Object as _;
 use proptest::prelude::*;
 
 use super::*;
+use crate::object::LONG;
 use crate::render;
 
 const INTERNAL: Treatment = Treatment {
@@ -106,6 +108,26 @@ fn endpoints_stand_in_the_order_of_their_text() {
     assert_eq!(balancing("KUBE-SVC-"), ["10.244.1.10:8", "10.244.1.10:80", "10.244.1.1:80", "10.244.1.2:80"]);
     assert_eq!(balancing("KUBE-SVL-"), ["10.244.1.10:80", "10.244.1.2:80"]);
     assert_eq!(rules_of(&objects, "KUBE-SEP-").len(), 8, "a chain for each endpoint of either pool");
+}
+
+#[test]
+fn only_balancing_chains_of_long_pools_depend_on_the_order_of_endpoints() {
+    for (count, differing) in [(4, 0), (LONG - 1, 0), (LONG, 2), (LONG + 9, 2)] {
+        let texts: Vec<String> = (0..count).map(|last| format!("10.244.1.{last}:80")).collect();
+        let pools = [texts.iter().map(String::as_str).collect(), texts.iter().rev().map(String::as_str).collect()];
+        let [one, other] = pools.map(|texts: Vec<&str>| {
+            let mut service = web();
+            service.ports[0].cluster = pool(&texts);
+            service.ports[0].local = pool(&texts);
+            compiled(&context(pods()), Features::default(), service)
+        });
+        let unlike: Vec<&IptObject> = one.iter().filter(|object| !other.contains(object)).collect();
+        assert_eq!(unlike.len(), differing, "{count} endpoints: {unlike:?}");
+        assert!(unlike.iter().all(|object| object.is_placed()), "{count} endpoints");
+        // With affinity a pool has twice as many rules.
+        let placed = one.iter().filter(|object| object.is_placed()).count();
+        assert_eq!(placed, if 2 * count < LONG { 0 } else { 2 }, "{count} endpoints");
+    }
 }
 
 #[test]

@@ -86,7 +86,7 @@ impl IptablesKernel {
             self.knowledge = Knowledge::Known(known);
             return Err(CommitError::Drifted { object: format!("{} {}", chain.table, chain.name) }.into());
         }
-        let plan = RunPlan::new(self.family(), self.tool.backend(), batch, &known.mirror, self.edits);
+        let plan = RunPlan::new(self.family(), self.tool().backend(), batch, &known.mirror, self.edits);
         let edited = plan.has_edits();
         let (mut result, written) = self.write_plan(&plan, known.fresh);
         // A failed edit is drift or a rejected rule: the next attempt, without edits, finds out.
@@ -144,7 +144,7 @@ impl IptablesKernel {
                 continue;
             }
             let written = in_force(plan, &progress, &script, &failure, committed);
-            return (Err(of_script(failure, &self.tool, plan, &script, fresh)), written);
+            return (Err(of_script(failure, self.tool(), plan, &script, fresh)), written);
         }
         for (count, table) in written.iter().zip(Table::ALL) {
             self.counters.set_written(table, *count);
@@ -156,7 +156,7 @@ impl IptablesKernel {
     fn run(&mut self, lines: usize, mut write: impl FnMut(&mut Stdin<'_>) -> io::Result<Outline>) -> Restored {
         let mut restore = || {
             let mut outline = Outline::default();
-            let result = self.tool.restore_by(&mut |stdin| write(stdin).map(|of| outline = of));
+            let result = self.restorer.restore_by(&mut |stdin| write(stdin).map(|of| outline = of));
             (result, outline)
         };
         let done = self.variant.run(lines, &mut restore);

@@ -4,8 +4,8 @@ use ferry_kernel::iptables::{Backend, Table};
 use ferry_plane::Batch;
 
 use super::{Item, PIECE_CHAINS, RunPlan, RunSection, Steps, Task, object};
-use crate::edits::is_balancing;
 use crate::names;
+use crate::names::is_balancing;
 use crate::object::{ChainId, IptObject};
 
 /// Most chain names, including jump targets, in one section that writes chains: iptables-nft-restore keeps them in a list that it

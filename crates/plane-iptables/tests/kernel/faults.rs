@@ -91,7 +91,7 @@ fn a_script_that_is_too_large_for_the_tool_is_divided() {
     with_wrapper("-restore", LONG, |machine, wrapper| {
         let mut engine = started(machine);
         let before = machine.read_back();
-        let whole = "input=$FOLDER/input\ncat > $input\n";
+        let whole = "input=$FOLDER/input\ntext > $input\n";
         let lines =
             |most: usize| format!("[ $(wc -l < $input) -le {most} ] || kill -9 $$\nexec $REAL \"$@\" < $input\n");
         engine.offer(change(machine.family));
@@ -111,10 +111,10 @@ fn a_script_that_is_too_large_for_the_tool_is_divided() {
 }
 
 /// Shell code: a deletion of the last section of table nat fails, once; `$FOLDER/broken` is left behind.
-const LAST_DELETION: &str = "input=$FOLDER/input\ncat > $input\nif [ -e $FOLDER/broken ] || ! grep -q '^-D KUBE-SERVICES .*-j KUBE-SVC' $input; then exec $REAL \"$@\" < $input; fi\ntouch $FOLDER/broken\nsed 's/^-D KUBE-SERVICES .*-j KUBE-SVC.*/-D KUBE-SERVICES -d 192.0.2.1 -j KUBE-MARK-MASQ/;s/^-D KUBE-SERVICES -d 192.0.2.1/-D KUBE-SERVICES -p tcp/' $input | $REAL \"$@\"\nexit $?\n";
+const LAST_DELETION: &str = "input=$FOLDER/input\ntext > $input\nif [ -e $FOLDER/broken ] || ! grep -q '^-D KUBE-SERVICES .*-j KUBE-SVC' $input; then exec $REAL \"$@\" < $input; fi\ntouch $FOLDER/broken\nsed 's/^-D KUBE-SERVICES .*-j KUBE-SVC.*/-D KUBE-SERVICES -d 192.0.2.1 -j KUBE-MARK-MASQ/;s/^-D KUBE-SERVICES -d 192.0.2.1/-D KUBE-SERVICES -p tcp/' $input | $REAL \"$@\"\nexit $?\n";
 
 /// Shell code: the kernel has no memory for the last section of table nat, once.
-const LAST_MEMORY: &str = "input=$FOLDER/input\ncat > $input\nlast=$(grep -n '^\\*nat' $input | tail -1 | cut -d: -f1)\nif [ -e $FOLDER/broken ] || ! grep -q '^-D KUBE-SERVICES .*-j KUBE-SVC' $input; then exec $REAL \"$@\" < $input; fi\ntouch $FOLDER/broken\nhead -$((last - 1)) $input | $REAL \"$@\" || exit 4\necho \"iptables-restore: line $((last + 1)) failed: Memory allocation problem.\" >&2\nexit 1\n";
+const LAST_MEMORY: &str = "input=$FOLDER/input\ntext > $input\nlast=$(grep -n '^\\*nat' $input | tail -1 | cut -d: -f1)\nif [ -e $FOLDER/broken ] || ! grep -q '^-D KUBE-SERVICES .*-j KUBE-SVC' $input; then exec $REAL \"$@\" < $input; fi\ntouch $FOLDER/broken\nhead -$((last - 1)) $input | $REAL \"$@\" || exit 4\necho \"iptables-restore: line $((last + 1)) failed: Memory allocation problem.\" >&2\nexit 1\n";
 
 /// Endpoints of some Services change, and one with endpoints is deleted: additions, and rules that are deleted by their text.
 fn change_and_one_gone(family: Family) -> Delta {
@@ -298,6 +298,7 @@ fn a_tool_that_is_gone_is_used_when_it_is_back() {
         let program = wrapper.program(machine);
         let aside = machine.folder().join("aside");
         fs::rename(&program, &aside).unwrap();
+        wrapper.end_idle();
         engine.offer(change(machine.family));
         let outcome = engine.sync(Instant::now());
         failed(&outcome, &[&machine.program("-restore")]);

@@ -48,9 +48,9 @@ fn lose(machine: &Machine, object: &IptObject) {
 /// Shell code: once, the tool commits the first section and reports a failure in the line behind it.
 const FAILS_AFTER_FIRST_SECTION: &str = r#"
 rm $FOLDER/fault-restore
-sed '/^COMMIT$/q' > $FOLDER/first
+text > $FOLDER/input
+sed '/^COMMIT$/q' $FOLDER/input > $FOLDER/first
 $REAL "$@" < $FOLDER/first || exit
-cat > /dev/null
 echo "iptables-restore: line $(($(wc -l < $FOLDER/first) + 1)) failed" >&2
 exit 1
 "#;

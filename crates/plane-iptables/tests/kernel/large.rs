@@ -139,7 +139,7 @@ fn sections_that_were_committed_before_a_failure_are_completed() {
         delta.units.extend(refused);
         engine.offer(delta);
         // In the rule of the last shared chain, so that everything before it is accepted; once.
-        let break_it = "input=$FOLDER/input\ncat > $input\nif [ -e $FOLDER/broken ]; then exec $REAL \"$@\" < $input; fi\ntouch $FOLDER/broken\nsed 's/^-I KUBE-SERVICES .* -j KUBE-SVC/-I KUBE-SERVICES -m nosuch -j KUBE-SVC/;s/^-A KUBE-SERVICES .* -j KUBE-SVC/-A KUBE-SERVICES -m nosuch -j KUBE-SVC/' $input | $REAL \"$@\"\nexit $?\n";
+        let break_it = "input=$FOLDER/input\ntext > $input\nif [ -e $FOLDER/broken ]; then exec $REAL \"$@\" < $input; fi\ntouch $FOLDER/broken\nsed 's/^-I KUBE-SERVICES .* -j KUBE-SVC/-I KUBE-SERVICES -m nosuch -j KUBE-SVC/;s/^-A KUBE-SERVICES .* -j KUBE-SVC/-A KUBE-SERVICES -m nosuch -j KUBE-SVC/' $input | $REAL \"$@\"\nexit $?\n";
         wrapper.fault(break_it);
         let kernel = engine.kernel_mut();
         let actual = kernel.read_back(&Extent::All).unwrap();

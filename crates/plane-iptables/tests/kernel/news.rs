@@ -94,7 +94,11 @@ fn what_others_do_while_a_run_is_under_way_is_noticed() {
             {
                 let theirs = format!("XTABLES_LOCKFILE={} {tool} {damage} </dev/null", own.display());
                 let theirs = |is: bool| if is { theirs.as_str() } else { ":" };
-                wrapper.fault(&format!("{}\n$REAL \"$@\"\nrc=$?\n{}\nexit $rc\n", theirs(before), theirs(after)));
+                wrapper.fault(&format!(
+                    "{}\ntext > $FOLDER/input\nprinted=$($REAL \"$@\" < $FOLDER/input)\nrc=$?\n{}\necho \"$printed\"\nexit $rc\n",
+                    theirs(before),
+                    theirs(after)
+                ));
                 engine.offer(change(machine.family, u8::from(before)));
                 let outcome = engine.sync(Instant::now());
                 assert!(outcome.error.is_none(), "{outcome:?}");
@@ -177,7 +181,7 @@ fn damage_is_not_forgotten_when_its_first_repair_fails() {
         machine.iptables("-t nat -X");
         // There is no memory for the repair.
         wrapper.fault(
-            "input=$FOLDER/input\ncat > $input\nif grep -q '^:KUBE-MARK-MASQ' $input; then echo \"iptables-restore: line 2 failed: Memory allocation problem.\" >&2; exit 1; fi\nexec $REAL \"$@\" < $input\n",
+            "input=$FOLDER/input\ntext > $input\nif grep -q '^:KUBE-MARK-MASQ' $input; then echo \"iptables-restore: line 2 failed: Memory allocation problem.\" >&2; exit 1; fi\nexec $REAL \"$@\" < $input\n",
         );
         let now = Instant::now();
         engine.offer(change(machine.family, 1));

@@ -1,16 +1,19 @@
 //! Objects on the real kernel, in both variants of the tool and both families, each test in a network namespace of its own.
 
 use std::ffi::OsStr;
+use std::fs;
+use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::machine::{Machine, assert_same, inside, wanted};
+use crate::machine::{Machine, assert_same, inside, settle, wanted};
 use crate::wrapper::with_wrapper;
 use ferry_api::object::Family;
 use ferry_conformance::good;
 use ferry_conformance::states::{self, everything};
 use ferry_kernel::iptables::Backend;
+use ferry_lab::patience::slowly;
 use ferry_plane::{Object, SyncEngine, Unit};
 use ferry_plane_iptables::IptablesEngine;
 
@@ -36,9 +39,9 @@ fn a_restart_commits_nothing() {
         let before = (machine.moved(), machine.saved());
         // The tool's input without empty sections: legacy tables don't show that they were written.
         wrapper.fault(
-            "cat >$FOLDER/input\ngrep '^[:-]' $FOLDER/input >>$FOLDER/given\nexec $REAL \"$@\" <$FOLDER/input\n",
+            "text >$FOLDER/input\ngrep '^[:-]' $FOLDER/input >>$FOLDER/given\nexec $REAL \"$@\" <$FOLDER/input\n",
         );
-        let given = || std::fs::read_to_string(machine.folder().join("given")).expect("the tool was tried");
+        let given = || fs::read_to_string(machine.folder().join("given")).expect("the tool was tried");
         let mut engine = machine.engine();
         engine.offer(everything(machine.family));
         let outcome = good(engine.sync(Instant::now()));
@@ -74,67 +77,114 @@ fn jumps_stand_in_upstreams_order_and_node_ports_last() {
     });
 }
 
+/// Foreign changes, each with the number of objects to repair after it.
+fn damages(machine: &Machine, all: usize) -> Vec<(Vec<String>, RangeInclusive<usize>)> {
+    let vip = states::address(machine.family, 96, 1);
+    let text = machine.iptables("-t nat -S KUBE-SERVICES");
+    let rule = text.lines().find(|line| line.contains(&vip.to_string())).unwrap();
+    let chain = rule.rsplit_once(' ').unwrap().1.to_owned();
+    let mut damage = vec![
+        (vec!["-t nat -D KUBE-SERVICES 1".into()], 1..=1),
+        (vec!["-t nat -I KUBE-SERVICES -s 192.0.2.1 -j RETURN".into()], 1..=1),
+        (vec!["-t nat -A KUBE-SERVICES -j RETURN".into()], 1..=1),
+        (vec![format!("-t nat -F {chain}")], 1..=1),
+        (vec![format!("-t nat -I {chain} -j RETURN")], 1..=1),
+        (vec!["-t nat -F KUBE-SERVICES".into()], 2..=40),
+        (vec!["-t nat -F KUBE-POSTROUTING".into()], 1..=1),
+        (vec!["-t mangle -X KUBE-PROXY-CANARY".into()], 1..=1),
+        (vec!["-t filter -F INPUT".into()], 4..=4),
+        (vec!["-t filter -F KUBE-FORWARD".into()], 1..=1),
+        (
+            vec!["-t filter -F FORWARD".into(), "-t filter -F KUBE-FORWARD".into(), "-t filter -X KUBE-FORWARD".into()],
+            5..=5,
+        ),
+        (vec!["-t nat -F".into()], 20..=all),
+        (
+            vec![
+                "-t nat -F".into(),
+                "-t nat -X".into(),
+                "-t filter -F".into(),
+                "-t filter -X".into(),
+                "-t mangle -F".into(),
+                "-t mangle -X".into(),
+            ],
+            20..=all,
+        ),
+    ];
+    if machine.family == Family::V6 {
+        damage.remove(1);
+    }
+    damage
+}
+
 #[test]
 fn damage_is_noticed_and_mended() {
     inside(|machine| {
         let mut engine = started(machine);
         let now = Instant::now();
         assert!(!good(engine.tend(now)).worked, "our own commits are no drift");
-        let vip = states::address(machine.family, 96, 1);
-        let text = machine.iptables("-t nat -S KUBE-SERVICES");
-        let rule = text.lines().find(|line| line.contains(&vip.to_string())).unwrap();
-        let chain = rule.rsplit_once(' ').unwrap().1.to_owned();
-        let all = wanted(&engine).len();
-        // a foreign change, and the number of repaired objects
-        let mut damage: Vec<(Vec<String>, std::ops::RangeInclusive<usize>)> = vec![
-            (vec!["-t nat -D KUBE-SERVICES 1".into()], 1..=1),
-            (vec!["-t nat -I KUBE-SERVICES -s 192.0.2.1 -j RETURN".into()], 1..=1),
-            (vec!["-t nat -A KUBE-SERVICES -j RETURN".into()], 1..=1),
-            (vec![format!("-t nat -F {chain}")], 1..=1),
-            (vec![format!("-t nat -I {chain} -j RETURN")], 1..=1),
-            (vec!["-t nat -F KUBE-SERVICES".into()], 2..=40),
-            (vec!["-t nat -F KUBE-POSTROUTING".into()], 1..=1),
-            (vec!["-t mangle -X KUBE-PROXY-CANARY".into()], 1..=1),
-            (vec!["-t filter -F INPUT".into()], 4..=4),
-            (vec!["-t filter -F KUBE-FORWARD".into()], 1..=1),
-            (
-                vec![
-                    "-t filter -F FORWARD".into(),
-                    "-t filter -F KUBE-FORWARD".into(),
-                    "-t filter -X KUBE-FORWARD".into(),
-                ],
-                5..=5,
-            ),
-            (vec!["-t nat -F".into()], 20..=all),
-            (
-                vec![
-                    "-t nat -F".into(),
-                    "-t nat -X".into(),
-                    "-t filter -F".into(),
-                    "-t filter -X".into(),
-                    "-t mangle -F".into(),
-                    "-t mangle -X".into(),
-                ],
-                20..=all,
-            ),
-        ];
-        if machine.family == Family::V6 {
-            damage.remove(1);
-        }
+        let damage = damages(machine, wanted(&engine).len());
         for (round, (damage, repairs)) in (1..).zip(&damage) {
             damage.iter().for_each(|command| drop(machine.iptables(command)));
             let noticed = now + Duration::from_secs(60 * round);
-            assert_eq!(good(engine.tend(noticed)).repairs, 0, "{damage:?}: it is looked at twice");
             let runs = engine.kernel().counters().runs();
+            let first = good(engine.tend(noticed));
+            // Who changed the tables of the legacy variant is unknown.
+            let is_one = machine.backend == Backend::Nft && damage.len() == 1 && *repairs == (1..=1);
+            assert_eq!(first.repairs, usize::from(is_one), "{damage:?}: several objects are looked at twice");
             // On a busy machine the legacy variant's own look in between may come upon it once more.
             let mut turns = (1..4).map(|turn| good(engine.tend(noticed + Duration::from_millis(200 * turn))));
-            let outcome = turns.find(|outcome| outcome.repairs > 0).unwrap_or_default();
+            let outcome = if is_one { first } else { turns.find(|outcome| outcome.repairs > 0).unwrap_or_default() };
             assert!(repairs.contains(&outcome.repairs), "{machine:?} {damage:?}: {outcome:?}");
             assert_eq!(engine.kernel().counters().runs(), runs + 1, "{damage:?}");
             let cheap = machine.backend == Backend::Legacy || !outcome.full || outcome.repairs > 20;
             assert!(cheap, "{damage:?}: {outcome:?}");
             assert_same(&machine.read_back(), &wanted(&engine), &format!("{damage:?}"));
             assert!(!good(engine.tend(noticed + Duration::from_secs(2))).worked, "{damage:?}");
+        }
+    });
+}
+
+/// In the nft variant, whose notifications name the chain.
+#[test]
+fn a_chain_with_one_damaged_object_is_read_once() {
+    with_wrapper("", slowly(Duration::from_secs(60)), |machine, wrapper| {
+        if machine.backend == Backend::Legacy {
+            return;
+        }
+        let mut engine = started(machine);
+        let reads = machine.folder().join("reads");
+        wrapper.fault("case \"$*\" in *' -S '*) echo >> $FOLDER/reads;; esac\n");
+        machine.iptables("-t nat -D KUBE-SERVICES 1");
+        assert_eq!(good(engine.tend(Instant::now())).repairs, 1);
+        assert_eq!(fs::read_to_string(reads).unwrap().lines().count(), 1);
+        assert_same(&machine.read_back(), &wanted(&engine), "");
+    });
+}
+
+/// Packets that are dropped must not be accepted before.
+#[test]
+fn a_jump_that_is_put_back_has_its_place() {
+    inside(|machine| {
+        let mut engine = started(machine);
+        let mut now = Instant::now();
+        let chains = ["-t filter -S FORWARD", "-t filter -S INPUT", "-t filter -S OUTPUT", "-t nat -S OUTPUT"];
+        for chain in chains {
+            // The place of the kubelet's jump doesn't matter.
+            let listed = || machine.iptables(chain).replace(&format!("-A {} -j KUBE-FIREWALL\n", &chain[13..]), "");
+            let before = listed();
+            let rules = machine.iptables(chain).lines().filter(|line| line.starts_with("-A ")).count();
+            for lost in (1..=rules).map(|at| vec![at]).chain([vec![1, 1], vec![rules, 1]]).filter(|_| rules > 1) {
+                for at in &lost {
+                    machine.iptables(&format!("{} {at}", chain.replace("-S", "-D")));
+                    // The first one is repaired at once, where the writer is known.
+                    good(engine.tend(now));
+                    now += Duration::from_millis(5);
+                }
+                settle(&mut engine, now);
+                assert_eq!(listed().trim(), before.trim(), "{lost:?}");
+                now += Duration::from_secs(60);
+            }
         }
     });
 }

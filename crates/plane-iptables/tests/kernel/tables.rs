@@ -16,7 +16,7 @@ use crate::wrapper::with_wrapper;
 fn a_kernel_without_mangle_is_served_all_the_same() {
     with_wrapper("-restore", Duration::from_secs(60), |machine, wrapper| {
         wrapper.fault(
-            "cat >$FOLDER/input\n\
+            "text >$FOLDER/input\n\
              if grep -q '^[*]mangle' $FOLDER/input; then\n\
              echo \"iptables-restore v1.8.9 (legacy): iptables-restore: unable to initialize table 'mangle'\" >&2\n\
              echo 'Error occurred at line: 1' >&2\nexit 2\nfi\nexec $REAL \"$@\" <$FOLDER/input\n",

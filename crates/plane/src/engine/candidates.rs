@@ -2,8 +2,8 @@
 //!
 //! A second proxy of the same node (during a rolling update, for example) makes the same changes as this engine, a moment earlier
 //! or later. A difference right after its commit is mostly a change that this engine is about to make too; a difference that
-//! lasts is drift. Other programs don't make such changes: a difference after their commit is drift at once, or once a mode's
-//! pause between commands is over, unless they go on committing.
+//! lasts is drift. Other programs don't make such changes: a difference after their commit is drift at once. If it concerns several objects, it
+//! is drift once a mode's pause between commands is over. Programs that go on committing are waited for.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -28,7 +28,7 @@ pub(super) struct DriftCandidates<K> {
     all: Option<Suspicion>,
     /// the last change by a program that is no proxy
     disturbed: Option<Instant>,
-    /// from such a change to the comparison, if it is the first one for a while
+    /// from such a change to the comparison, if it is the first one for a while, and of several objects
     first_pause: Duration,
 }
 
@@ -55,7 +55,12 @@ impl<K: Hash + Eq + Clone> DriftCandidates<K> {
         if let Some(extent) = drift.by_others {
             let is_calm = self.disturbed.is_none_or(|last| now.saturating_duration_since(last) >= CALM);
             self.disturbed = Some(now);
-            let pause = if is_calm { self.first_pause } else { SETTLE };
+            let is_one = matches!(&extent, Extent::Keys(keys) if keys.len() == 1);
+            let pause = match is_calm {
+                true if is_one => Duration::ZERO,
+                true => self.first_pause,
+                false => SETTLE,
+            };
             if !self.first_pause.is_zero() {
                 self.postpone(pause, now);
             }
@@ -190,9 +195,14 @@ mod tests {
     #[test]
     fn where_a_change_may_be_one_of_several_commands_they_are_compared_together() {
         let (start, pause) = (Instant::now(), 25 * MS);
+        let several = || Drift { by_proxies: None, by_others: Some(Extent::Keys(vec![0, 1])) };
+        for (change, wait) in [(by_others(1), Duration::ZERO), (several(), pause)] {
+            let mut candidates = DriftCandidates::new(pause);
+            candidates.touched(change, start);
+            assert_eq!(candidates.wake(), Some(start + wait), "one object is no flush");
+        }
         let mut candidates = DriftCandidates::new(pause);
-        candidates.touched(by_others(1), start);
-        assert_eq!(candidates.wake(), Some(start + pause));
+        candidates.touched(several(), start);
         // It is read when the first one's comparison is due, and the last one when all are.
         let read = start + pause;
         candidates.touched(by_others(2), read);

@@ -206,13 +206,16 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         if batch.is_empty() {
             return Ok(Repair { batch, units: Extent::Keys(Vec::new()) });
         }
-        // Another order of the same endpoints is recognised only in whole units, including objects that are not to be repaired
-        // yet.
-        let whole: HashSet<KeyOf<C>> = self.keys_of(&owners).into_iter().chain(keys.iter().cloned()).collect();
-        let actual = self.read_sorted(&whole)?;
-        self.adopt_order(&actual, Some(&owners));
-        let mut batch = difference_to_kernel(actual, self.wanted(context, &whole).objects.into_iter());
-        self.keep_found(context, &BTreeSet::new(), &mut batch);
+        // Another order of the same endpoints is recognised only by all objects that depend on it, including those that are not to be
+        // repaired yet.
+        let mut differing = batch.create.iter().chain(&batch.replace).chain(&batch.delete);
+        if C::PLACES && !owners.is_empty() && differing.any(Object::is_placed) {
+            let placed: HashSet<KeyOf<C>> = self.placed_keys(&owners).into_iter().chain(keys.iter().cloned()).collect();
+            let actual = self.read_sorted(&placed)?;
+            self.adopt_order(&actual, Some(&owners));
+            batch = difference_to_kernel(actual, self.wanted(context, &placed).objects.into_iter());
+            self.keep_found(context, &BTreeSet::new(), &mut batch);
+        }
         let is_left = |key: &KeyOf<C>| !keys.contains(key) && self.is_left_alone(key, now);
         let left = self::keys(&batch).filter(is_left).collect();
         leave_out(&mut batch, &left);
@@ -250,12 +253,13 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
         wanted
     }
 
-    fn keys_of(&self, units: &BTreeSet<UnitId>) -> HashSet<KeyOf<C>> {
+    /// The keys of the objects of these units that depend on the order of endpoints.
+    fn placed_keys(&self, units: &BTreeSet<UnitId>) -> HashSet<KeyOf<C>> {
         let mut objects = Vec::new();
         for acked in units.iter().filter_map(|id| self.acked.get(id)) {
             self.compile.compile(&acked.context, &acked.unit, &mut objects);
         }
-        objects.iter().map(Object::key).collect()
+        objects.iter().filter(|object| object.is_placed()).map(Object::key).collect()
     }
 
     /// Counts repairs. The repair of objects that stay even at clean-up is never suspended.
