@@ -158,7 +158,7 @@ impl MeasuredProxy {
 
     fn start(&self, wall: Duration, child_mib: f64, steps: Steps) -> anyhow::Result<Start> {
         let (user, system) = stat_cpu(&format!("/proc/{}/stat", self.child.id()))?;
-        let of_children = children_cpu(self.child.id())?;
+        let of_children = self.children_times()?;
         Ok(Start {
             wall,
             cpu: self.cpu()?,
@@ -170,10 +170,18 @@ impl MeasuredProxy {
         })
     }
 
-    /// CPU time of its child processes that have ended.
+    /// CPU time of its child processes.
     pub(super) fn children_cpu(&self) -> anyhow::Result<Duration> {
-        let (user, system) = children_cpu(self.child.id())?;
+        let (user, system) = self.children_times()?;
         Ok(user + system)
+    }
+
+    /// User and system time of its child processes: those that have ended, and those that run (the tool may wait for another text).
+    fn children_times(&self) -> anyhow::Result<(Duration, Duration)> {
+        let ended = children_cpu(self.child.id())?;
+        // One may end in the meantime.
+        let running = self.children().into_iter().filter_map(|child| stat_cpu(&format!("/proc/{child}/stat")).ok());
+        Ok(running.fold(ended, |(user, system), more| (user + more.0, system + more.1)))
     }
 
     /// CPU time of each of its threads, by name.
@@ -186,7 +194,7 @@ impl MeasuredProxy {
         wakes(self.child.id())
     }
 
-    /// CPU time of its threads and of its child processes that have ended.
+    /// CPU time of its threads and of its child processes.
     pub(super) fn cpu(&self) -> anyhow::Result<Duration> {
         Ok(tasks_cpu(self.child.id())? + self.children_cpu()?)
     }
