@@ -440,6 +440,7 @@ fn a_tool_that_vanishes_is_named_and_waited_for() {
     let mut running = with_tools_of_its_own(&machine);
     let (tool, aside) = (machine.path("tools/iptables-nft-restore"), machine.path("aside"));
     std::fs::rename(&tool, &aside).unwrap();
+    running.kill_children();
     suffers(&machine, &mut running, "nft", "iptables-nft-restore not found in PATH", || {
         std::fs::rename(&aside, &tool).unwrap()
     });
@@ -452,6 +453,7 @@ fn damage_that_cannot_be_mended_is_unhealthy_until_it_is() {
     let mut running = with_tools_of_its_own(&machine);
     let (tool, aside) = (machine.path("tools/iptables-nft-restore"), machine.path("aside"));
     std::fs::rename(&tool, &aside).unwrap();
+    running.kill_children();
     machine.iptables("iptables-nft -t nat -F KUBE-SERVICES");
     running.until("an error", |running| running.log().contains("\"Sync failed, retrying\""));
     running.until("503", |_| health(&machine).as_deref() == Some("503"));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ferry_kernel::netns::Namespace;
 use ferry_kernel::sysctl;
-use ferry_lab::patience::slowly;
+use ferry_lab::patience::{self, slowly};
 use ferry_lab::seccomp::SeccompProfile;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -325,6 +325,20 @@ impl Running<'_> {
         let stat = read("stat");
         let faults = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(8)).expect("it has this field");
         (faults.to_owned(), read(&format!("task/{}/children", self.child.id())))
+    }
+
+    /// Kills its child processes: an iptables-restore that waits for another text isn't searched for in PATH again.
+    pub(crate) fn kill_children(&self) {
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("its threads") {
+            let children = fs::read_to_string(task.expect("a thread").path().join("children")).unwrap_or_default();
+            for child in children.split_ascii_whitespace() {
+                // It fails for one that has ended meanwhile.
+                Command::new("kill").args(["-9", child]).status().expect("running kill");
+                let runs =
+                    || fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+                patience::until("it ends", PATIENCE, || !runs());
+            }
+        }
     }
 
     /// Waits for something.
