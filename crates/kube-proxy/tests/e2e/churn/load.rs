@@ -17,6 +17,8 @@ use crate::services::{self, Target, Way};
 
 /// Time limit of a connection: much longer than any takes, except on a machine that stands still.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A UDP client asks again after this time without an answer, once, as resolvers do; from the same port.
+const ASKS_AGAIN: Duration = Duration::from_secs(1);
 /// Interval of opening connections.
 const TICK: Duration = Duration::from_millis(4);
 /// Most concurrent connections: beyond them the machine is too slow for the pace.
@@ -36,6 +38,8 @@ pub(crate) struct Outcomes {
     pub(crate) ended: Vec<Ended>,
     /// first packets that TCP sent again
     pub(crate) retransmissions: u64,
+    /// UDP clients that asked again
+    pub(crate) asked_again: usize,
     /// the longest time that the clients didn't get to run
     pub(crate) pause: Duration,
 }
@@ -56,6 +60,7 @@ struct UnderWay {
     target: Target,
     socket: Socket,
     from: Instant,
+    asked_again: bool,
 }
 
 // === impl Load ===
@@ -79,7 +84,7 @@ impl<'a> Load<'a> {
 
 fn run(place: LabMachine, of_host: Way, a_second: u64, stop: &AtomicBool) -> Outcomes {
     let targets = services::targets(place, of_host);
-    let mut outcomes = Outcomes { place, ended: Vec::new(), retransmissions: 0, pause: Duration::ZERO };
+    let mut outcomes = Outcomes { place, ended: Vec::new(), retransmissions: 0, asked_again: 0, pause: Duration::ZERO };
     let mut under_way: VecDeque<UnderWay> = VecDeque::new();
     let mut ports = Ports(10_000);
     let (start, mut begun, mut last) = (Instant::now(), 0, Instant::now());
@@ -98,13 +103,14 @@ fn run(place: LabMachine, of_host: Way, a_second: u64, stop: &AtomicBool) -> Out
             begun += 1;
             let from = Instant::now();
             match begin(&target, &mut ports) {
-                Ok(socket) => under_way.push_back(UnderWay { target, socket, from }),
+                Ok(socket) => under_way.push_back(UnderWay { target, socket, from, asked_again: false }),
                 Err(error) => outcomes.end(&target, from, Err(error.to_string())),
             }
         }
         wait(&under_way);
         under_way.retain_mut(|connection| match finish(connection) {
             Some(outcome) => {
+                outcomes.asked_again += usize::from(connection.asked_again);
                 outcomes.end(&connection.target, connection.from, outcome);
                 false
             }
@@ -162,7 +168,12 @@ fn finish(connection: &mut UnderWay) -> Option<Result<usize, String>> {
             services::endpoint(name).ok_or_else(|| format!("answered by {text:?}"))
         }
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => {
-            if connection.from.elapsed() < slowly(PATIENCE) {
+            let waits = connection.from.elapsed();
+            if waits < slowly(PATIENCE) {
+                let asks = connection.target.protocol == Protocol::Udp && waits >= slowly(ASKS_AGAIN);
+                if asks && !std::mem::replace(&mut connection.asked_again, true) {
+                    return connection.socket.send(b"?").err().map(|error| Err(error.to_string()));
+                }
                 return None;
             }
             Err("no answer".to_owned())
