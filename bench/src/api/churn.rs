@@ -206,7 +206,7 @@ impl Observations {
         let own = self.cpu.saturating_sub(self.tool_cpu);
         let seconds = WATCHED.as_secs_f64() * f64::from(ROUNDS);
         println!(
-            "{:44} {} runs of the tool with {:.1} s of cpu, {:.2} s of the proxy itself, in {seconds} s; \
+            "{:44} {} processes of the tool with {:.1} s of cpu, {:.2} s of the proxy itself, in {seconds} s; \
              {} changes never in force",
             "",
             self.runs,

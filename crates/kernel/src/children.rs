@@ -26,7 +26,7 @@ struct Children {
     idle: Vec<Weak<dyn Endable>>,
 }
 
-/// What can be ended while it waits.
+/// An idle child process, whatever its type.
 trait Endable: Send + Sync {
     fn end(&self);
 }

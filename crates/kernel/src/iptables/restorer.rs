@@ -52,7 +52,7 @@ struct Session {
     read: TextSize,
 }
 
-/// What a process has printed of a text.
+/// The comments of a text that a process has printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Printed {
     /// the comment behind it: all of it is in force
@@ -108,9 +108,9 @@ impl Restorer {
         Ok(RestoreOutcome::default())
     }
 
-    fn keeps_process(&mut self) -> bool {
-        self.singly_until.take_if(|until| *until <= Instant::now());
-        self.tool.backend() == Backend::Nft && self.tool.version().prints_comments() && self.singly_until.is_none()
+    fn keeps_process(&self) -> bool {
+        let is_retried = self.singly_until.is_none_or(|until| until <= Instant::now());
+        self.tool.backend() == Backend::Nft && self.tool.version().prints_comments() && is_retried
     }
 
     /// Ends a process that has had no text for ten seconds.
@@ -133,7 +133,7 @@ impl Session {
         Ok(Self { process, texts: 0, read: TextSize { lines: 1, bytes: 0 } })
     }
 
-    /// `None` if it has ended, or closed its output: somebody has killed it.
+    /// `None` if the process has ended or closed its output, as after a signal.
     fn still_serving(mut self) -> Option<Self> {
         self.process.is_serving().is_ok_and(|serves| serves).then_some(self)
     }

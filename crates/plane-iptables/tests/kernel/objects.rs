@@ -129,7 +129,7 @@ fn damage_is_noticed_and_mended() {
             let noticed = now + Duration::from_secs(60 * round);
             let runs = engine.kernel().counters().runs();
             let first = good(engine.tend(noticed));
-            // Who changed the tables of the legacy variant is unknown.
+            // The legacy variant doesn't tell which program has changed its tables.
             let is_one = machine.backend == Backend::Nft && damage.len() == 1 && *repairs == (1..=1);
             assert_eq!(first.repairs, usize::from(is_one), "{damage:?}: several objects are looked at twice");
             // On a busy machine the legacy variant's own look in between may come upon it once more.

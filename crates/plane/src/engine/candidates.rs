@@ -56,11 +56,8 @@ impl<K: Hash + Eq + Clone> DriftCandidates<K> {
             let is_calm = self.disturbed.is_none_or(|last| now.saturating_duration_since(last) >= CALM);
             self.disturbed = Some(now);
             let is_one = matches!(&extent, Extent::Keys(keys) if keys.len() == 1);
-            let pause = match is_calm {
-                true if is_one => Duration::ZERO,
-                true => self.first_pause,
-                false => SETTLE,
-            };
+            let first_pause = if is_one { Duration::ZERO } else { self.first_pause };
+            let pause = if is_calm { first_pause } else { SETTLE };
             if !self.first_pause.is_zero() {
                 self.postpone(pause, now);
             }
