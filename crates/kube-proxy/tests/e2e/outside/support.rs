@@ -316,28 +316,28 @@ impl Running<'_> {
 
     /// Traces of child processes: the page faults of those that have ended (`cminflt` of proc(5)), and the numbers of those that
     /// have not.
-    pub(crate) fn children(&self) -> (String, String) {
-        let read = |file: &str| {
-            let path = format!("/proc/{}/{file}", self.child.id());
-            fs::read_to_string(path).unwrap_or_else(|error| panic!("the process is there: {error}"))
-        };
+    pub(crate) fn children(&self) -> (String, Vec<String>) {
         // the eleventh field; the second, the name, may have spaces
-        let stat = read("stat");
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("the process is there");
         let faults = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(8)).expect("it has this field");
-        (faults.to_owned(), read(&format!("task/{}/children", self.child.id())))
+        (faults.to_owned(), self.running_children())
+    }
+
+    /// The numbers of the running child processes of all threads.
+    fn running_children(&self) -> Vec<String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("its threads");
+        // A thread may end in the meantime.
+        let lists = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
+        lists.flat_map(|list| list.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
     }
 
     /// Kills its child processes: an iptables-restore that waits for another text isn't searched for in PATH again.
     pub(crate) fn kill_children(&self) {
-        for task in fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("its threads") {
-            let children = fs::read_to_string(task.expect("a thread").path().join("children")).unwrap_or_default();
-            for child in children.split_ascii_whitespace() {
-                // It fails for one that has ended meanwhile.
-                Command::new("kill").args(["-9", child]).status().expect("running kill");
-                let runs =
-                    || fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
-                patience::until("it ends", PATIENCE, || !runs());
-            }
+        for child in self.running_children() {
+            // It fails for one that has ended meanwhile.
+            Command::new("kill").args(["-9", &child]).status().expect("running kill");
+            let runs = || fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+            patience::until("it ends", PATIENCE, || !runs());
         }
     }
 
