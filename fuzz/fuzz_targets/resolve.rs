@@ -103,7 +103,7 @@ fn check_change(before: &States, after: &States, dirty: &Dirty) {
         let (old, new) = (before.get(key), after.get(key));
         assert!(old == new || dirty.node || dirty.services.contains(&key.1), "{key:?} is not dirty");
         let (old, new) = (old.map(|(state, _)| state), new.map(|(state, _)| state));
-        let rules = flow_rules(old, new);
+        let rules = flow_rules(old, new, false);
         let frontends: BTreeSet<_> = rules.iter().map(|rule| (rule.protocol, rule.at)).collect();
         assert_eq!(frontends.len(), rules.len(), "two rules for one frontend");
         for rule in &rules {
@@ -118,8 +118,11 @@ fn check_change(before: &States, after: &States, dirty: &Dirty) {
                 assert!(rule.right.allows(&flow));
             }
         }
-        assert_eq!(rules, flow_rules(old, new));
-        assert!(flow_rules(new, new).iter().all(|rule| !rule.due), "nothing has changed");
+        assert_eq!(rules, flow_rules(old, new, false));
+        let kept = flow_rules(old, new, true);
+        assert_eq!(kept.len(), rules.len());
+        assert!(kept.iter().zip(&rules).all(|(kept, rule)| kept.right == rule.right && (kept.due || !rule.due)));
+        assert!(flow_rules(new, new, true).iter().all(|rule| !rule.due), "nothing has changed");
     }
 }
 

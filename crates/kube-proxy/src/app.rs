@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use ferry_api::config::KubeProxyConfiguration;
 use ferry_api::object::Family;
-use ferry_model::{ReplyOwner, Settings};
+use ferry_model::{Profile, Settings};
 use ferry_plane::mailbox::Mailbox;
 use ferry_plane::{SyncEngine, thread_name};
 use tokio::task::{LocalSet, spawn_blocking};
@@ -87,7 +87,7 @@ pub fn run(options: RunOptions, origin: Origin, reload: Reload, handed: Option<F
     metrics.add_mode(of_mode)?;
     let periods = config.effective();
     let setup = Setup::new(&config, options.flags.clone());
-    let flows = start_flows(profile.reply_owner, serving.as_ref(), (&metrics, &threads))?;
+    let flows = start_flows(profile, serving.as_ref(), (&metrics, &threads))?;
     let handovers = start_handovers(domains, config.clone(), &flows, (&supported, &options.sockets));
     let families = families_of(&engines);
     reload.serves(&families);
@@ -365,14 +365,15 @@ fn start_engine(
 /// Starts the conntrack cleaner. In a mode that serves connections itself it is given the endpoints behind the proxy's listeners. Returns the
 /// state through which engines report to it.
 fn start_flows(
-    owner: ReplyOwner,
+    profile: Profile,
     serving: Option<&Arc<dyn Serving>>,
     (metrics, threads): (&Arc<Metrics>, &Threads),
 ) -> anyhow::Result<Arc<FlowReports>> {
     let behind = serving
         .cloned()
         .map(|serving| -> Arc<Behind> { Arc::new(move |family, port| serving.endpoints_of_datagrams(family, port)) });
-    flows::start(Replies { owner, behind }, planes::devices(), metrics, threads)
+    let replies = Replies { owner: profile.reply_owner, behind, keeps_client_ports: profile.keeps_client_ports };
+    flows::start(replies, planes::devices(), metrics, threads)
 }
 
 fn start_source(source: Source, sink: Sink, threads: &Threads) -> anyhow::Result<()> {

@@ -130,14 +130,19 @@ impl FlowFrontend<'_> {
     }
 
     /// The rule for what is served now, if the table could hold something else.
-    fn rule(&self, before: Option<&Self>, at: FrontendAddr) -> Option<FlowRule> {
+    fn rule(&self, before: Option<&Self>, at: FrontendAddr, keeps_client_ports: bool) -> Option<FlowRule> {
         let appears = self.forwards() && before.is_none_or(|before| !before.forwards());
         let protocol = self.port.protocol;
         if protocol == Protocol::Tcp {
             return appears.then_some(FlowRule { protocol, at, right: RightFlows::Answered, due: true });
         }
         // Where the proxy answers, a scope has a listener of its own, which goes with the last frontend that leads there.
-        let due = appears || before.is_none_or(|before| before.scopes != self.scopes || self.lacks_some_of(before));
+        let differs = |before: &Self| {
+            before.scopes != self.scopes
+                || self.lacks_some_of(before)
+                || keeps_client_ports && before.lacks_some_of(self)
+        };
+        let due = appears || before.is_none_or(differs);
         let pools = self.pools();
         let right = match (self.passes, pools.iter().all(|pool| pool.is_empty())) {
             (true, true) => RightFlows::Untranslated,
@@ -147,8 +152,8 @@ impl FlowFrontend<'_> {
         Some(FlowRule { protocol, at, right, due })
     }
 
-    /// True if an endpoint whose flows were right is gone.
-    fn lacks_some_of(&self, before: &Self) -> bool {
+    /// True if an endpoint of the other is missing here.
+    fn lacks_some_of(&self, other: &Self) -> bool {
         let mut sorted: Option<Vec<Endpoint>> = None;
         let mut is_here = |endpoint: &Endpoint| {
             let all = sorted.get_or_insert_with(|| {
@@ -159,25 +164,30 @@ impl FlowFrontend<'_> {
             all.binary_search(endpoint).is_ok()
         };
         let unchanged = |(old, new): &(&Pool, &Pool)| Arc::ptr_eq(&old.0, &new.0);
-        let pairs = before.pools().into_iter().zip(self.pools());
+        let pairs = other.pools().into_iter().zip(self.pools());
         pairs.filter(|pair| !unchanged(pair)).any(|(old, _)| !old.0.iter().all(&mut is_here))
     }
 }
 
 /// Rules for the flows to a Service's frontends after a change of its state; `None` is no Service. At most one rule for each
-/// frontend.
-pub fn flow_rules(before: Option<&ServiceState>, after: Option<&ServiceState>) -> Vec<FlowRule> {
+/// frontend. Endpoints that have come make one due only where `keeps_client_ports` ([`Profile::keeps_client_ports`]).
+pub fn flow_rules(
+    before: Option<&ServiceState>,
+    after: Option<&ServiceState>,
+    keeps_client_ports: bool,
+) -> Vec<FlowRule> {
     let (before, after) = (served(before), served(after));
     let gone = before.keys().filter(|key| !after.contains_key(key));
     let gone = gone.filter_map(|(protocol, at)| FlowRule::gone(*protocol, *at));
-    let here = after.iter().filter_map(|(key, served)| served.rule(before.get(key), key.1));
+    let here = after.iter().filter_map(|(key, served)| served.rule(before.get(key), key.1, keeps_client_ports));
     gone.chain(here).collect()
 }
 
 /// The rules for flows to a packet's destination; a flow is stale if none of them allows it. Empty if no frontend matches: another program
 /// may have translated the flow. A frontend at the destination takes precedence over a node port, except for flows that pass it.
 pub fn rules_at(states: &[ServiceState], base: &BaseState, packet: &Packet, profile: &Profile) -> Vec<RightFlows> {
-    let rules: Vec<FlowRule> = states.iter().flat_map(|state| flow_rules(None, Some(state))).collect();
+    let rules: Vec<FlowRule> =
+        states.iter().flat_map(|state| flow_rules(None, Some(state), profile.keeps_client_ports)).collect();
     let rule_of = |at: FrontendAddr| {
         rules.iter().find(|rule| rule.protocol == packet.protocol && rule.at == at).map(|rule| rule.right.clone())
     };

@@ -52,6 +52,9 @@ pub struct Profile {
     /// the kernel, and a client that its listener doesn't serve gets a reset, or with UDP no answer. It sees a client's address and
     /// not the interface (userspace, way bind)
     pub listens: bool,
+    /// a translated flow keeps its client's port. So an entry of the connection table that leads from an endpoint to that port, as
+    /// one that an endpoint's late answer makes, blocks the flow's packets to that endpoint; rules would choose another port (ipvs)
+    pub keeps_client_ports: bool,
     /// where the answers of a translated flow come from
     pub reply_owner: ReplyOwner,
 }
@@ -93,6 +96,7 @@ impl Profile {
         balances: false,
         ends_connections: false,
         listens: false,
+        keeps_client_ports: false,
         reply_owner: ReplyOwner::Endpoint,
     };
 
@@ -112,6 +116,7 @@ impl Profile {
         balances: false,
         ends_connections: false,
         listens: false,
+        keeps_client_ports: false,
         reply_owner: ReplyOwner::Endpoint,
     };
 
@@ -131,6 +136,7 @@ impl Profile {
         balances: true,
         ends_connections: true,
         listens: false,
+        keeps_client_ports: true,
         reply_owner: ReplyOwner::Endpoint,
     };
 
@@ -150,6 +156,7 @@ impl Profile {
         balances: false,
         ends_connections: true,
         listens: false,
+        keeps_client_ports: false,
         reply_owner: ReplyOwner::Proxy,
     };
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ferry_api::object::{Family, Protocol};
 use ferry_kernel::clock::processor_time;
-use ferry_kernel::conntrack::{ConntrackError, ConntrackSocket, DELETIONS_PER_SEND, Entry};
+use ferry_kernel::conntrack::{ConntrackError, ConntrackSocket, DELETIONS_PER_SEND, Entry, Filter};
 use ferry_kernel::memory;
 use ferry_model::PerFamily;
 
@@ -94,7 +94,7 @@ pub fn start(
     metrics: &Arc<Metrics>,
     threads: &Threads,
 ) -> anyhow::Result<Arc<FlowReports>> {
-    let flows = Arc::new(FlowReports::default());
+    let flows = Arc::new(FlowReports::new(replies.keeps_client_ports));
     let cleaner = Cleaner::new(Arc::clone(&flows), Arc::clone(metrics), own_devices, replies);
     threads.spawn("flows", STACK_BYTES, move || cleaner.run())?;
     Ok(flows)
@@ -252,13 +252,14 @@ impl CleanerPass<'_> {
     fn once(&mut self, protocol: Protocol) -> Result<bool, PassError> {
         let matcher = self.matcher(protocol, Patience::FirstCheck);
         let (mut wrong, mut more, mut unanswered) = (Vec::new(), false, Vec::new());
-        let listed = self.table.dump(&matcher.filter(), &mut |entry| match matcher.judge(entry) {
+        let mut each = |entry: &Entry| match matcher.judge(entry) {
             FlowMatch::Stale if wrong.len() < MOST => wrong.push(*entry),
             FlowMatch::Stale => more = true,
             FlowMatch::Unanswered if unanswered.len() < WATCHED => unanswered.push(*entry),
             // those beyond the maximum are left for the next check
             FlowMatch::Unanswered | FlowMatch::Right => {}
-        });
+        };
+        let listed = self.list(&matcher.filters(), &mut each);
         // If all were gone already, another program deletes them, and repeating might never end.
         more &= self.remove(matcher, &wrong)? > 0;
         if protocol == Protocol::Udp {
@@ -272,6 +273,18 @@ impl CleanerPass<'_> {
         // Entries of an interrupted list are valid; the rest follows with the next list.
         listed?;
         Ok(more)
+    }
+
+    /// Lists the entries that match one of these filters, each once.
+    fn list(&mut self, filters: &[Filter], each: &mut dyn FnMut(&Entry)) -> Result<(), ConntrackError> {
+        filters.iter().enumerate().try_for_each(|(index, filter)| {
+            let is_listed = |entry: &Entry| filters.iter().take(index).any(|earlier| earlier.matches(entry));
+            self.table.dump(filter, &mut |entry| {
+                if !is_listed(entry) {
+                    each(entry)
+                }
+            })
+        })
     }
 
     /// Deletes those of these UDP flows that are still stale, though they have no answer.

@@ -35,6 +35,8 @@ pub(super) struct Matcher {
     replies: Replies,
     /// addresses of this machine, without those of loopback
     local: HashSet<IpAddr>,
+    /// endpoints whose late answers may block flows to them: those of UDP, where flows keep their clients' ports
+    blockers: HashSet<SocketAddr>,
 }
 
 /// Policy for stale flows whose answer may be in transit.
@@ -104,12 +106,16 @@ impl Matcher {
             patience,
             replies: replies.clone(),
             local: local.iter().copied().collect(),
+            blockers: HashSet::new(),
         };
         matcher.left_nodes = local.iter().filter(|address| !matcher.nodes.contains(address)).copied().collect();
         // Frontends of one port of a Service share their pools, and so the set made of them.
         let mut sets = BTreeMap::new();
         for (key, right) in rules.right.iter().filter(|((of, _), _)| *of == protocol) {
             let patient = patience == Patience::FirstCheck && rules.again.contains(key);
+            if replies.keeps_client_ports && protocol == Protocol::Udp {
+                matcher.blockers.extend(endpoints_of(right));
+            }
             let rule = FrontendRule { right: Right::new(right, &mut sets), patient };
             if let Some(port) = port_of_nodes(key).filter(|_| rules.left.contains(key)) {
                 let of_nobody = FrontendRule { right: Right::By(RightFlows::Untranslated), patient: rule.patient };
@@ -135,17 +141,16 @@ impl Matcher {
         self.patience
     }
 
-    /// The narrowest filter that covers all rules.
-    pub(super) fn filter(&self) -> Filter {
+    /// The narrowest filters that cover all rules, and the entries that late answers have made.
+    pub(super) fn filters(&self) -> Vec<Filter> {
+        let (family, protocol) = (self.family, self.protocol.number());
         let destination = all_same(self.addresses.keys().map(SocketAddr::ip)).filter(|_| self.ports.is_empty());
-        Filter {
-            family: self.family,
-            protocol: self.protocol.number(),
-            destination,
-            port: all_same(self.addresses.keys().map(SocketAddr::port).chain(self.ports.keys().copied())),
-            // Answered flows are right by every rule for TCP.
-            unanswered: self.protocol == Protocol::Tcp,
-        }
+        let port = all_same(self.addresses.keys().map(SocketAddr::port).chain(self.ports.keys().copied()));
+        // Answered flows are right by every rule for TCP.
+        let of_frontends = Filter { family, protocol, destination, port, unanswered: self.protocol == Protocol::Tcp };
+        let of_blockers = Filter { family, protocol, destination: None, port: None, unanswered: true };
+        let is_covered = self.blockers.is_empty() || destination.is_none() && port.is_none();
+        if is_covered { vec![of_frontends] } else { vec![of_frontends, of_blockers] }
     }
 
     /// True if the entry is stale by the rules here, and may be deleted.
@@ -171,6 +176,9 @@ impl Matcher {
         if entry.zone != 0 {
             return FlowMatch::Right;
         }
+        if self.is_blocking(entry) {
+            return FlowMatch::Stale;
+        }
         let flow = self.flow(entry);
         let is_ours = |address: IpAddr| address.is_loopback() || self.local.contains(&address);
         // A listener of UDP tells which of its flows are stale. Of TCP a translated flow is right, whoever answers it: that it has no
@@ -188,6 +196,13 @@ impl Matcher {
             Some(rule) if !rule.is_of_nobody() => rule.judge(&flow),
             at_address => at_port().or(at_address).or_else(left).map_or(FlowMatch::Right, |rule| rule.judge(&flow)),
         }
+    }
+
+    /// True if an endpoint's late answer has made this entry, after the one of its flow was deleted: a packet of the client that is led to
+    /// that endpoint again would get the same pair of tuples, and is dropped.
+    fn is_blocking(&self, entry: &Entry) -> bool {
+        let is_untranslated = (entry.reply.from(), entry.reply.to()) == (entry.original.to(), entry.original.from());
+        is_untranslated && !entry.is_answered() && self.blockers.contains(&entry.original.from())
     }
 
     /// Compares a flow that the proxy answers with the rule. Where nothing leads to its listener any more, the entry still does; the
@@ -282,6 +297,15 @@ impl Right {
             }
         }
     }
+}
+
+/// The endpoints of right flows.
+fn endpoints_of(right: &RightFlows) -> impl Iterator<Item = SocketAddr> {
+    let pools = match right {
+        RightFlows::To(pools) | RightFlows::ToOrUntranslated(pools) => &pools[..],
+        RightFlows::Answered | RightFlows::Untranslated => &[],
+    };
+    pools.iter().flat_map(|pool| pool.0.iter()).map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port))
 }
 
 /// The frontends that may have translated a UDP flow.

@@ -17,13 +17,15 @@ pub struct Replies {
     pub owner: ReplyOwner,
     /// known in a mode that relays
     pub behind: Option<Arc<Behind>>,
+    /// flows keep their clients' ports ([`Profile::keeps_client_ports`](ferry_model::Profile::keeps_client_ports))
+    pub keeps_client_ports: bool,
 }
 
 // === impl Replies ===
 
 impl From<ReplyOwner> for Replies {
     fn from(owner: ReplyOwner) -> Self {
-        Self { owner, behind: None }
+        Self { owner, behind: None, keeps_client_ports: false }
     }
 }
 

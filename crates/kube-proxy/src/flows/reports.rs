@@ -27,6 +27,8 @@ pub struct FlowReports {
     passes: PerFamily<SyncPasses>,
     /// foreign rules may have translated packets: the next sync pass reports all frontends
     misled: PerFamily<AtomicBool>,
+    /// as the mode does ([`Profile::keeps_client_ports`](ferry_model::Profile::keeps_client_ports))
+    keeps_client_ports: bool,
 }
 
 /// Reports of one family.
@@ -103,6 +105,11 @@ impl SyncPasses {
 // === impl FlowReports ===
 
 impl FlowReports {
+    /// Reports in a mode that keeps the ports of clients, or doesn't.
+    pub(super) fn new(keeps_client_ports: bool) -> Self {
+        Self { keeps_client_ports, ..Self::default() }
+    }
+
     /// The reporting end for this family.
     pub fn observer(self: &Arc<Self>, family: Family) -> FlowObserver {
         FlowObserver { reports: Arc::clone(self), family, doubtful: false, unserved: Vec::new() }
@@ -222,7 +229,7 @@ impl FlowObserver {
         } else if !self.unserved.is_empty() {
             misled.get_or_insert_default().append(&mut self.unserved);
         }
-        let rules = sync_rules(outcome, engine, misled.as_deref());
+        let rules = sync_rules(outcome, engine, misled.as_deref(), self.reports.keeps_client_ports);
         if rules.is_empty() && base.is_none() && doubtful == self.doubtful {
             return false;
         }
@@ -246,11 +253,17 @@ impl FlowObserver {
 }
 
 /// Rules for flows after a sync pass; `misled`: frontends of foreign rules that were in the kernel until now.
-fn sync_rules(outcome: &Outcome, engine: &dyn SyncEngine, misled: Option<&[Served]>) -> SyncRules {
+fn sync_rules(
+    outcome: &Outcome,
+    engine: &dyn SyncEngine,
+    misled: Option<&[Served]>,
+    keeps_client_ports: bool,
+) -> SyncRules {
     let mut rules = SyncRules::default();
     // At a start all units are new, whatever was adopted: while the proxy was away, all may have changed.
     for acked in outcome.acked.iter().filter(|acked| changed(acked)) {
-        rules.add(flow_rules(service(acked.before.as_deref()), service(acked.after.as_deref())));
+        let (before, after) = (service(acked.before.as_deref()), service(acked.after.as_deref()));
+        rules.add(flow_rules(before, after, keeps_client_ports));
     }
     // While rules were damaged, packets may have passed by them.
     let damaged = if misled.is_some() { Some(&Extent::All) } else { outcome.damaged.as_ref() }.map(Damaged::of);
@@ -260,7 +273,7 @@ fn sync_rules(outcome: &Outcome, engine: &dyn SyncEngine, misled: Option<&[Serve
             let Some(state) = service(Some(unit)) else { return };
             let passed_by = damaged.as_ref().is_some_and(|damaged| damaged.has(&state.name));
             if passed_by || elsewhere {
-                let all = flow_rules(None, Some(state));
+                let all = all_flow_rules(state);
                 rules.add(all.into_iter().filter(|rule| passed_by || matches!(rule.at, FrontendAddr::NodePort(_))));
             }
         });
@@ -304,8 +317,13 @@ fn add_neighbours(rules: &mut SyncRules, engine: &dyn SyncEngine) {
             })
         };
         let Some(state) = service(Some(unit)).filter(has_some) else { return };
-        rules.add(flow_rules(None, Some(state)).into_iter().filter(|rule| is_neighbour(rule.protocol, rule.at)));
+        rules.add(all_flow_rules(state).into_iter().filter(|rule| is_neighbour(rule.protocol, rule.at)));
     });
+}
+
+/// The rules of all frontends of a Service, as after its creation.
+fn all_flow_rules(state: &ServiceState) -> Vec<FlowRule> {
+    flow_rules(None, Some(state), false)
 }
 
 fn changed(acked: &Acknowledged) -> bool {

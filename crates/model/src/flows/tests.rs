@@ -53,7 +53,7 @@ fn verdicts(
     protocol: Protocol,
     flows: &[&str],
 ) -> (bool, Vec<bool>) {
-    let rules = flow_rules(before, after);
+    let rules = flow_rules(before, after, false);
     assert_eq!(rules.len(), 1, "{rules:?}");
     assert_eq!((rules[0].protocol, rules[0].at), (protocol, FrontendAddr::Vip(address(VIP).ip(), address(VIP).port())));
     let allowed = flows.iter().map(|from| rules[0].right.allows(&flow(protocol, from, true))).collect();
@@ -89,6 +89,17 @@ fn endpoints_that_come_are_only_told() {
     assert_eq!(verdicts(Some(&before), Some(&after), Protocol::Udp, &[A, B, C]), (false, vec![true, true, true]));
 }
 
+/// An answer from before it went may have made an entry that blocks its new flows.
+#[test]
+fn endpoints_that_come_are_due_where_client_ports_are_kept() {
+    let before = service(Protocol::Udp, &[A], &[B], &[VIP]);
+    let is_due = |cluster: &[&str], lingering: &[&str]| {
+        flow_rules(Some(&before), Some(&service(Protocol::Udp, cluster, lingering, &[VIP])), true)[0].due
+    };
+    assert!(is_due(&[A, C], &[B]) && is_due(&[A], &[B, C]));
+    assert!(!is_due(&[B, A], &[]), "it has served all the time");
+}
+
 #[test]
 fn the_last_endpoint_the_frontend_and_the_service_take_all_flows_along() {
     let before = service(Protocol::Udp, &[A], &[], &[VIP]);
@@ -97,7 +108,7 @@ fn the_last_endpoint_the_frontend_and_the_service_take_all_flows_along() {
     assert_eq!(verdicts(Some(&before), Some(&empty), Protocol::Udp, &[A, VIP]), (true, vec![false, false]));
     // the present owner of the address is irrelevant
     assert_eq!(verdicts(Some(&before), None, Protocol::Udp, &[A, VIP]), (true, vec![false, true]));
-    let rules = flow_rules(Some(&before), Some(&elsewhere));
+    let rules = flow_rules(Some(&before), Some(&elsewhere), false);
     assert_eq!(rules.iter().map(|rule| rule.due).collect::<Vec<_>>(), [true, true]);
     assert!(!rules[0].right.allows(&flow(Protocol::Udp, A, true)));
 }
@@ -162,7 +173,7 @@ fn tcp_loses_only_what_nobody_translated_or_answered() {
     let one = service(Protocol::Tcp, &[A], &[], &[VIP, "30053"]);
     let other = service(Protocol::Tcp, &[B], &[], &[VIP, "30053"]);
     for before in [Some(&empty), None] {
-        let rules = flow_rules(before, Some(&one));
+        let rules = flow_rules(before, Some(&one), false);
         assert_eq!(rules.len(), 2);
         for rule in rules {
             assert!(rule.due && rule.right.allows(&flow(Protocol::Tcp, VIP, true)));
@@ -171,7 +182,11 @@ fn tcp_loses_only_what_nobody_translated_or_answered() {
         }
     }
     for after in [Some(&other), Some(&empty), None] {
-        assert_eq!(flow_rules(Some(&one), after), [], "established connections and their ends are TCP's own matter");
+        assert_eq!(
+            flow_rules(Some(&one), after, true),
+            [],
+            "established connections and their ends are TCP's own matter"
+        );
     }
 }
 
@@ -180,8 +195,11 @@ fn nothing_is_due_without_a_change() {
     for state in
         [service(Protocol::Udp, &[A, B], &[C], &[VIP, "30053"]), service(Protocol::Udp, &[], &[], &[VIP, "30053"])]
     {
-        let due: Vec<bool> = flow_rules(Some(&state), Some(&state.clone())).iter().map(|rule| rule.due).collect();
-        assert_eq!(due, [false, false], "a rule replaces the queued one of each frontend");
+        for keeps_client_ports in [false, true] {
+            let rules = flow_rules(Some(&state), Some(&state.clone()), keeps_client_ports);
+            let due: Vec<bool> = rules.iter().map(|rule| rule.due).collect();
+            assert_eq!(due, [false, false], "a rule replaces the queued one of each frontend");
+        }
     }
 }
 

@@ -356,7 +356,8 @@ fn packets_pass_by_while_an_endpoint_lingers() {
     let (state, _) = resolve(&store.objects(&name("web")), store.claims(), &context(), &Profile::IPTABLES, Family::V4);
     assert_eq!(state.ports[0].lingering, pool(&["10.244.1.1"]));
     let external = FrontendAddr::Vip(ip("203.0.113.9"), 80);
-    let right = |at| flow_rules(None, Some(&state)).into_iter().find(|rule| rule.at == at).map(|rule| rule.right);
+    let right =
+        |at| flow_rules(None, Some(&state), false).into_iter().find(|rule| rule.at == at).map(|rule| rule.right);
     assert!(matches!(right(external), Some(RightFlows::ToOrUntranslated(_))));
     assert!(matches!(right(FrontendAddr::Vip(ip("10.96.0.10"), 80)), Some(RightFlows::To(_))));
 }

@@ -239,11 +239,12 @@ pub(crate) fn object() -> impl Strategy<Value = KubeObject> {
 
 /// Each fact on its own: the model may not rely on those that the modes of today have in common.
 pub(crate) fn profile() -> impl Strategy<Value = Profile> {
-    let any_facts = any::<[bool; 15]>().prop_map(|facts| {
+    let any_facts = any::<[bool; 16]>().prop_map(|facts| {
         let [short_circuit, local_falls_back, masquerades_host_on_local, rejects_unknown_ports, ..] = facts;
         let [_, _, _, _, rejects_host_to_external, filters_sources_before_reject, refuses_by_hook, ..] = facts;
         let [.., serves_localhost, lists_node_addresses, _, _, _, _, _, relays] = facts;
         let [.., binds_addresses, drops_unassigned_cluster_ips, balances, ends_connections, listens, _] = facts;
+        let keeps_client_ports = facts[7];
         Profile {
             short_circuit,
             local_falls_back,
@@ -259,6 +260,7 @@ pub(crate) fn profile() -> impl Strategy<Value = Profile> {
             balances,
             ends_connections,
             listens,
+            keeps_client_ports,
             reply_owner: if relays { ReplyOwner::Proxy } else { ReplyOwner::Endpoint },
         }
     });

@@ -146,12 +146,22 @@ fn pass_by(
     unanswered: &mut Unanswered,
     work: impl FnOnce(&mut CleanerPass<'_>) -> Result<(), PassError>,
 ) -> (Result<(), PassError>, usize) {
+    pass_of_mode(reports, (rules, ferry_model::ReplyOwner::Endpoint.into()), table, unanswered, work)
+}
+
+fn pass_of_mode(
+    reports: &FlowReports,
+    (rules, replies): (FlowRules, Replies),
+    table: &mut Fake<'_>,
+    unanswered: &mut Unanswered,
+    work: impl FnOnce(&mut CleanerPass<'_>) -> Result<(), PassError>,
+) -> (Result<(), PassError>, usize) {
     let mut deleted = 0;
     let mut pass = CleanerPass {
         reports,
         family: Family::V4,
         rules,
-        replies: ferry_model::ReplyOwner::Endpoint.into(),
+        replies,
         local: Vec::new(),
         own_devices: &[],
         table,
@@ -175,6 +185,34 @@ fn two_looks(reports: &FlowReports, table: &mut Fake<'_>, between: impl FnOnce(&
     assert!(result.is_ok());
     reports.done(Family::V4);
     [first, second]
+}
+
+/// The entry that a late answer of an endpoint has made.
+fn late(client: u16, endpoint: u8) -> Entry {
+    let flow = unanswered(client, endpoint);
+    let (from, to) = (flow.reply.from(), flow.reply.to());
+    let reply =
+        Tuple { destination: from.ip(), destination_port: from.port(), source: to.ip(), source_port: to.port() };
+    Entry { original: flow.reply, reply, ..flow }
+}
+
+#[test]
+fn an_endpoint_that_returns_loses_what_its_late_answers_have_made_where_client_ports_are_kept() {
+    for keeps_client_ports in [false, true] {
+        let reports = Arc::new(FlowReports::new(keeps_client_ports));
+        let replies = Replies { keeps_client_ports, ..ferry_model::ReplyOwner::Endpoint.into() };
+        sync(&mut reports.observer(Family::V4), &[1], &[1, 2]);
+        let entries = vec![entry(1, 1), unanswered(2, 2), late(3, 2), late(4, 3)];
+        let mut table = Fake { entries, ..Fake::default() };
+        let rules = reports.take(Family::V4, Instant::now());
+        let mut watched = Unanswered::default();
+        let (result, deleted) = pass_of_mode(&reports, (rules, replies), &mut table, &mut watched, |pass| pass.run());
+        assert!(result.is_ok());
+        assert_eq!(deleted, usize::from(keeps_client_ports));
+        let left: &[Entry] = &[entry(1, 1), unanswered(2, 2), late(3, 2), late(4, 3)];
+        let is_left = |entry: &&Entry| !keeps_client_ports || **entry != late(3, 2);
+        assert_eq!(table.left(), left.iter().filter(is_left).copied().collect::<Vec<_>>());
+    }
 }
 
 #[test]

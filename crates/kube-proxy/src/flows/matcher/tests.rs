@@ -163,7 +163,7 @@ fn of_tcp_only_what_nobody_translated_or_answered_is_wrong() {
     assert!(matcher.is_wrong(&asked));
     assert!(!matcher.is_wrong(&Entry { status: FlowStatus::SEEN_REPLY, ..asked }));
     assert!(!matcher.is_wrong(&entry(Protocol::Tcp, "10.0.0.9:4000", "10.96.0.1:53", "10.1.0.7:53")));
-    assert!(matcher.filter().unanswered);
+    assert!(matcher.filters()[0].unanswered);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn many_endpoints_are_looked_up_as_few_are() {
 fn the_kernel_is_asked_for_as_little_as_covers_all_rules() {
     let filter = |at: &[FrontendAddr]| {
         let all: Vec<_> = at.iter().map(|at| (Protocol::Udp, *at, to(&[]))).collect();
-        let filter = matcher(Protocol::Udp, &rules(&NodePortAddresses::All, &all)).filter();
+        let filter = matcher(Protocol::Udp, &rules(&NodePortAddresses::All, &all)).filters()[0];
         assert_eq!((filter.family, filter.protocol, filter.unanswered), (Family::V4, 17, false));
         (filter.destination.map(|address| address.to_string()), filter.port)
     };
@@ -220,7 +220,7 @@ fn what_is_wrong_is_within_the_filter() {
         let matcher = matcher(Protocol::Udp, &rules(&NodePortAddresses::All, &all));
         for to in ["10.96.0.1:53", "10.96.0.1:54", "10.96.0.2:53", "192.0.2.1:53", "192.0.2.2:53"] {
             let entry = udp(to, "10.1.0.9:53");
-            assert!(!matcher.is_wrong(&entry) || matcher.filter().matches(&entry), "{at:?} {to}");
+            assert!(!matcher.is_wrong(&entry) || matcher.filters()[0].matches(&entry), "{at:?} {to}");
         }
     }
 }
@@ -296,7 +296,7 @@ fn node_ports_leave_the_local_addresses_that_are_not_listed() {
             );
             let is_wrong = |to: &str, endpoint: &str| {
                 let entry = entry(protocol, "10.0.0.9:4000", to, endpoint);
-                assert!(matcher.filter().matches(&entry), "{entry:?}");
+                assert!(matcher.filters()[0].matches(&entry), "{entry:?}");
                 matcher.is_wrong(&entry)
             };
             assert!(!is_wrong("192.0.2.1:30053", "10.1.0.2:53"), "it serves");
@@ -355,12 +355,45 @@ fn a_listener_that_leads_to_other_endpoints_has_stale_flows() {
             _ => None,
         }
     };
-    let replies = Replies { owner: ReplyOwner::Proxy, behind: Some(Arc::new(behind)) };
+    let replies = Replies { behind: Some(Arc::new(behind)), ..ReplyOwner::Proxy.into() };
     let matcher = Matcher::new((Family::V4, Protocol::Udp), &rules, (&local, &replies), Patience::FirstCheck);
     for (port, wrong) in [(61_000, false), (61_001, true), (61_002, true), (61_003, true)] {
         let entry = udp("10.96.0.1:53", &format!("192.0.2.1:{port}"));
         assert_eq!(matcher.is_wrong(&entry), wrong, "{port}");
     }
+}
+
+/// The client's next packet to that endpoint would get the same pair of tuples where it keeps its port.
+#[test]
+fn entries_made_by_late_answers_are_stale_where_client_ports_are_kept() {
+    let [at, endpoint, client] = ["10.96.0.1:53", "10.1.0.1:53", "10.0.0.9:4000"];
+    let of = |protocol, right| rules(&NodePortAddresses::All, &[(protocol, vip(at), right)]);
+    let keeping = |rules: &FlowRules, protocol| {
+        let replies = Replies { keeps_client_ports: true, ..ReplyOwner::Endpoint.into() };
+        Matcher::new((Family::V4, protocol), rules, (&[], &replies), Patience::FirstCheck)
+    };
+    let late = entry(Protocol::Udp, endpoint, client, client);
+    let udp_rules = of(Protocol::Udp, to(&["10.1.0.2:53", endpoint]));
+    let matcher = keeping(&udp_rules, Protocol::Udp);
+    assert!(matcher.is_wrong(&late));
+    assert!(matcher.filters().iter().any(|filter| filter.matches(&late)));
+    for other in [
+        Entry { status: FlowStatus::SEEN_REPLY, ..late },
+        Entry { zone: 1, ..late },
+        // another endpoint's, another program's at the same address, and what is translated
+        entry(Protocol::Udp, "10.1.0.3:53", client, client),
+        entry(Protocol::Udp, "10.1.0.1:54", client, client),
+        entry(Protocol::Udp, endpoint, client, "10.9.9.9:4000"),
+        Entry { reply: Tuple { destination_port: 999, ..late.reply }, ..late },
+    ] {
+        assert_eq!(matcher.judge(&other), FlowMatch::Right, "{other:?}");
+    }
+    // Rules choose another port; and of an endpoint that serves no more nothing is blocked.
+    assert!(!self::matcher(Protocol::Udp, &udp_rules).is_wrong(&late));
+    assert_eq!(self::matcher(Protocol::Udp, &udp_rules).filters().len(), 1);
+    assert!(!keeping(&of(Protocol::Udp, to(&["10.1.0.2:53"])), Protocol::Udp).is_wrong(&late));
+    let sctp = Entry { protocol: Protocol::Sctp.number(), ..late };
+    assert!(!keeping(&of(Protocol::Sctp, to(&[endpoint])), Protocol::Sctp).is_wrong(&sctp));
 }
 
 #[test]
@@ -370,7 +403,7 @@ fn a_first_packet_on_its_way_to_a_listener_of_tcp_keeps_its_entry() {
     let local: Vec<IpAddr> = LOCAL.iter().map(|text| text.parse().unwrap()).collect();
     // The listeners of UDP are known, those of TCP are not.
     let behind = |_: Family, _: u16| None;
-    let replies = Replies { owner: ReplyOwner::Proxy, behind: Some(Arc::new(behind)) };
+    let replies = Replies { behind: Some(Arc::new(behind)), ..ReplyOwner::Proxy.into() };
     for patience in [Patience::FirstCheck, Patience::None] {
         let matcher = Matcher::new((Family::V4, Protocol::Tcp), &rules, (&local, &replies), patience);
         let of = |answers_from| entry(Protocol::Tcp, "192.0.2.1:4000", at, answers_from);

@@ -12,6 +12,8 @@ use crate::support::{Asker, EndedFlows, LIMIT, removed, rest, spread, stage, sta
 
 /// Port of endpoints that receive and never answer.
 const SINK: u16 = 9999;
+/// Port of endpoints that answer when they are told to.
+const LATE: u16 = 9998;
 
 /// A service with frontends of every kind. Each test has a number of its own, so that conntrack entries of one don't affect
 /// another.
@@ -200,6 +202,86 @@ fn a_client_that_is_never_answered_follows_before_the_second_check() {
         println!("{family}, change to the first datagram at the new endpoint: {}", spread(times));
         assert!(early > 0, "it is the second check that moves the flows");
     }
+}
+
+/// A client and the endpoint that it reaches, which answers when it is told to.
+struct LateAnswer {
+    to: SocketAddr,
+    client: UdpSocket,
+    endpoint: UdpSocket,
+    /// the client, as the endpoint sees it
+    seen: SocketAddr,
+}
+
+// === impl LateAnswer ===
+
+impl LateAnswer {
+    fn new(lab: &Lab, place: LabMachine, to: SocketAddr, endpoint: &UdpSocket) -> Self {
+        let client = socket(lab, place, Family::of(to.ip()), 0);
+        let endpoint = endpoint.try_clone().expect("a second handle");
+        let mut flow = Self { to, client, endpoint, seen: to };
+        flow.exchange();
+        flow
+    }
+
+    /// True if a request is answered.
+    fn is_answered(&mut self) -> bool {
+        self.client.send_to(b"1", self.to).expect("a datagram");
+        let Ok((_, seen)) = self.endpoint.recv_from(&mut [0; 8]) else { return false };
+        self.seen = seen;
+        self.answer();
+        self.client.recv(&mut [0; 8]).is_ok()
+    }
+
+    fn exchange(&mut self) {
+        until(&format!("{} is answered", self.to), LIMIT, || self.is_answered());
+    }
+
+    fn answer(&self) {
+        self.endpoint.send_to(b"2", self.seen).expect("a datagram");
+    }
+}
+
+fn socket(lab: &Lab, place: LabMachine, family: Family, port: u16) -> UdpSocket {
+    lab.host(place).run(move || {
+        let socket = UdpSocket::bind(SocketAddr::new(place.address(family), port)).expect("a free port");
+        socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a time limit");
+        socket
+    })
+}
+
+/// The entry that such an answer makes leads from the endpoint to the client. It would drop the client's packets to that endpoint where
+/// these keep the client's port, for half a minute.
+fn a_late_answer_blocks_nothing(mode: Mode) {
+    let service = TestService::new("late", 59).protocols(&[Protocol::Udp]).node_port(30059);
+    let with = Manifests::new().with_endpoints(service.clone(), service.endpoints(LATE, &[LabMachine::PodA]));
+    let mut stage = stage_in(mode, &with);
+    let lab = stage.lab;
+    let mut flows = Vec::new();
+    for family in Family::ALL {
+        let endpoint = socket(lab, LabMachine::PodA, family, LATE);
+        for (place, to) in
+            [(LabMachine::PodB, at_cluster_ip(family, 59)), (LabMachine::Client, at_node_port(family, 30059))]
+        {
+            flows.push(LateAnswer::new(lab, place, to, &endpoint));
+        }
+    }
+    stage.set(&Manifests::new().without_endpoints(service));
+    rest(&stage);
+    flows.iter().for_each(LateAnswer::answer);
+    stage.set(&with);
+    flows.iter_mut().for_each(LateAnswer::exchange);
+}
+
+#[test]
+fn a_late_answer_blocks_no_flow_to_an_endpoint_that_returns() {
+    a_late_answer_blocks_nothing(Mode::NFTABLES);
+}
+
+#[test]
+#[ignore = "needs IPVS: runs in virtual machines"]
+fn a_late_answer_blocks_no_flow_to_an_endpoint_that_returns_by_ipvs() {
+    a_late_answer_blocks_nothing(Mode::IPVS);
 }
 
 #[test]
