@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +14,15 @@ use ferry_lab::objects::{at_cluster_ip, at_external_ip, at_node_port};
 use ferry_lab::patience::slowly;
 use ferry_lab::{Family, Lab, LabMachine};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Socket, Type};
 
 use crate::services::{CARRIERS, HELD_PORTS, PODS, Role};
 
 /// Interval of each connection's messages.
 const PERIOD: Duration = Duration::from_millis(400);
+/// First port of a place's clients, none of which has the port of another: IPVS finds the connection of an answer by the endpoint and the
+/// client's port alone, so of two from one port to one endpoint, over two frontends, only the younger would get answers.
+const CLIENT_PORTS: u16 = 6000;
 /// Time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -140,12 +144,19 @@ fn connect(place: LabMachine, number: usize) -> Vec<TcpStream> {
             if place == LabMachine::Client { external.to_vec() } else { vec![cluster_ip] }
         })
         .collect();
-    let open = |at: &SocketAddr| {
-        let stream = TcpStream::connect(at).unwrap_or_else(|error| panic!("{} to {at}: {error}", place.name()));
-        stream.set_nonblocking(true).expect("a stream that doesn't block");
-        stream
+    let open = |(port, at): (u16, &SocketAddr)| {
+        let from = SocketAddr::new(place.address(Family::of(at.ip())), port);
+        connect_from(from, *at).unwrap_or_else(|error| panic!("{from} to {at}: {error}"))
     };
-    at.iter().cycle().take(number).map(open).collect()
+    (CLIENT_PORTS..).zip(at.iter().cycle()).take(number).map(open).collect()
+}
+
+fn connect_from(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.bind(&from.into())?;
+    socket.connect(&to.into())?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
 }
 
 /// Each connection sends a number, awaits it, and sends the next after a while.
