@@ -51,13 +51,14 @@ pub(crate) struct Traces {
     pub(super) bound: HashSet<IpAddr>,
     /// addresses of the node's other interfaces
     pub(super) local: HashSet<IpAddr>,
-    /// node ports in the table of another mode, or in upstream's ipsets; `None` if neither exists
-    pub(super) node_ports: Option<HashSet<(Protocol, u16)>>,
+    /// node ports in the table of another mode, or in upstream's ipsets. Those that have gone since, while no proxy of this mode ran, are
+    /// in neither
+    pub(super) node_ports: HashSet<(Protocol, u16)>,
     /// ranges in which no server is taken for ours by its traces (ipvs.excludeCIDRs)
     pub(super) excluded: Vec<IpNet>,
 }
 
-/// The API server's default range of node ports: a server whose node port nothing lists is recognised only within it.
+/// The API server's default range of node ports: a server whose node port isn't listed is recognised only within it.
 const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 
 /// Upstream's sets of node ports of this family.
@@ -96,12 +97,8 @@ impl Ledger {
         if bound.is_empty() {
             return Ok(Self::Traces(Traces { excluded: excluded.to_vec(), ..Traces::default() }));
         }
-        let listed = if comment.is_some() { Some(node_ports(&mut socket, family)?) } else { None };
-        let of_upstream = upstreams(family)?;
-        let node_ports = match (listed, of_upstream) {
-            (Some(listed), of_upstream) => Some(listed.into_iter().chain(of_upstream.into_iter().flatten()).collect()),
-            (None, of_upstream) => of_upstream,
-        };
+        let mut node_ports = if comment.is_some() { node_ports(&mut socket, family)? } else { HashSet::new() };
+        node_ports.extend(upstreams(family)?);
         let local = link::addresses(&[DEVICE])?.into_iter().map(|local| local.address).collect();
         Ok(Self::Traces(Traces { bound, local, node_ports, excluded: excluded.to_vec() }))
     }
@@ -191,7 +188,7 @@ impl Traces {
         for id in candidates {
             let found = destinations(id)?;
             let leads_to_services = match &*found {
-                [] => self.node_ports.is_some(),
+                [] => self.node_ports.contains(&(id.protocol, id.port)),
                 found => found.iter().any(|to| endpoints.contains(&to.address)),
             };
             if leads_to_services && masquerades(&found) {
@@ -201,13 +198,11 @@ impl Traces {
         Ok(own)
     }
 
-    /// True for the port of a node port, as far as is known; where nothing lists them, of a server as this mode makes them.
+    /// True for a listed node port, and within the default range for a server as this mode makes them.
     fn may_be_node_port(&self, server: &IpvsServer) -> bool {
         let id = id_of(server.id);
-        match &self.node_ports {
-            Some(listed) => listed.contains(&(id.protocol, id.port)),
-            None => NODE_PORTS.contains(&id.port) && !settings_of(server).altered,
-        }
+        let is_listed = self.node_ports.contains(&(id.protocol, id.port));
+        is_listed || NODE_PORTS.contains(&id.port) && !settings_of(server).altered
     }
 }
 
@@ -242,13 +237,13 @@ fn node_ports(socket: &mut NftSocket, family: Family) -> io::Result<HashSet<(Pro
     Ok(ports)
 }
 
-/// The node ports in upstream's ipsets; `None` if there is no such set.
-fn upstreams(family: Family) -> io::Result<Option<HashSet<(Protocol, u16)>>> {
-    let mut ports: Option<HashSet<(Protocol, u16)>> = None;
+/// The node ports in upstream's ipsets.
+fn upstreams(family: Family) -> io::Result<HashSet<(Protocol, u16)>> {
+    let mut ports = HashSet::new();
     for (protocol, name) in upstreams_sets(family) {
         match ipset::members(name) {
             Err(error) if is_absent(&error) => {}
-            members => ports.get_or_insert_default().extend(members?.into_iter().filter_map(|member| match member {
+            members => ports.extend(members?.into_iter().filter_map(|member| match member {
                 Member::Port(port) | Member::Socket { port, .. } => Some((protocol, port)),
                 Member::Net(_) => None,
             })),
@@ -321,8 +316,8 @@ mod tests {
         Traces { bound: [VIP.into()].into(), local: [NODE.into()].into(), ..Traces::default() }
     }
 
-    fn ports(listed: &[u16]) -> Option<HashSet<(Protocol, u16)>> {
-        Some(listed.iter().map(|port| (Protocol::Tcp, *port)).collect())
+    fn ports(listed: &[u16]) -> HashSet<(Protocol, u16)> {
+        listed.iter().map(|port| (Protocol::Tcp, *port)).collect()
     }
 
     #[test]
@@ -359,15 +354,16 @@ mod tests {
         assert!(at(id(VIP, 443), &[pod(9)]), "an address of the device");
         assert!(at(id(NODE, 30_080), &[pod(1), pod(3)]) && at(id(NODE, 6443), &[pod(2)]) && at(id(NODE, 30_080), &[]));
         assert!(!at(id(ELSEWHERE, 30_080), &[pod(1)]), "not an address of this node");
-        assert!(!at(id(NODE, 30_081), &[pod(1)]), "not a node port");
+        assert!(!at(id(NODE, 6444), &[pod(1)]) && !at(id(NODE, 30_081), &[]), "not a node port");
         assert!(!at(id(NODE, 30_080), &[pod(9)]) && !at(id(NODE, 30_080), &[routed]), "another program's endpoints");
-        let udp = ServerId { protocol: Protocol::Udp, ..id(NODE, 30_080) };
+        let udp = ServerId { protocol: Protocol::Udp, ..id(NODE, 6443) };
         assert!(!at(udp, &[pod(1)]), "not a node port of this protocol");
     }
 
+    /// A node port may have gone after the last proxy of this mode has ended.
     #[test]
-    fn where_nothing_lists_node_ports_servers_within_the_default_range_are_ours() {
-        let ledger = Ledger::Traces(traces());
+    fn servers_within_the_default_range_are_ours_though_nothing_lists_them() {
+        let ledger = Ledger::Traces(Traces { node_ports: ports(&[30_080]), ..traces() });
         let vip = || (id(VIP, 80), vec![pod(1)]);
         let at = |port, found: &[IpvsDestination]| {
             own(&ledger, &[(id(NODE, port), found.to_vec()), vip()]).contains(&id(NODE, port))

@@ -239,12 +239,9 @@ fn what_went_while_the_proxy_was_away_is_followed_by_ipvs() {
 
 #[test]
 #[ignore = "needs IPVS: runs in virtual machines"]
-fn what_went_before_a_change_to_mode_ipvs_is_followed() {
-    for before in [Mode::NFTABLES, Mode::IPTABLES] {
-        for protocol in protocols(Mode::IPVS) {
-            what_went_meanwhile_is_followed(before, Mode::IPVS, *protocol);
-        }
-    }
+fn what_went_before_a_change_from_and_to_mode_ipvs_is_followed() {
+    let others = [Mode::NFTABLES, Mode::IPTABLES, Mode::IPTABLES_LEGACY, Mode::USERSPACE];
+    what_went_before_a_change_of_mode_is_followed_between(Mode::IPVS, &others);
 }
 
 /// Which of the node's addresses serve node ports.
