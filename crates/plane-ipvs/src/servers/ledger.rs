@@ -51,9 +51,11 @@ pub(crate) struct Traces {
     pub(super) bound: HashSet<IpAddr>,
     /// addresses of the node's other interfaces
     pub(super) local: HashSet<IpAddr>,
-    /// node ports in the table of another mode, or in upstream's ipsets. Those that have gone since, while no proxy of this mode ran, are
-    /// in neither
+    /// node ports in the table of another mode, or in upstream's ipsets
     pub(super) node_ports: HashSet<(Protocol, u16)>,
+    /// the list has all: upstream's ipsets are those of its virtual servers. The table of another mode lacks those that have gone since the
+    /// last proxy of this mode has ended
+    pub(super) has_all_node_ports: bool,
     /// ranges in which no server is taken for ours by its traces (ipvs.excludeCIDRs)
     pub(super) excluded: Vec<IpNet>,
 }
@@ -98,9 +100,11 @@ impl Ledger {
             return Ok(Self::Traces(Traces { excluded: excluded.to_vec(), ..Traces::default() }));
         }
         let mut node_ports = if comment.is_some() { node_ports(&mut socket, family)? } else { HashSet::new() };
-        node_ports.extend(upstreams(family)?);
+        let of_upstream = upstreams(family)?;
+        let has_all_node_ports = of_upstream.is_some();
+        node_ports.extend(of_upstream.into_iter().flatten());
         let local = link::addresses(&[DEVICE])?.into_iter().map(|local| local.address).collect();
-        Ok(Self::Traces(Traces { bound, local, node_ports, excluded: excluded.to_vec() }))
+        Ok(Self::Traces(Traces { bound, local, node_ports, has_all_node_ports, excluded: excluded.to_vec() }))
     }
 
     /// True if no server is ours, whichever there are.
@@ -198,11 +202,12 @@ impl Traces {
         Ok(own)
     }
 
-    /// True for a listed node port, and within the default range for a server as this mode makes them.
+    /// True for a listed node port, and, unless the list has all, within the default range for a server as this mode makes them.
     fn may_be_node_port(&self, server: &IpvsServer) -> bool {
         let id = id_of(server.id);
         let is_listed = self.node_ports.contains(&(id.protocol, id.port));
-        is_listed || NODE_PORTS.contains(&id.port) && !settings_of(server).altered
+        let may_have_gone = || NODE_PORTS.contains(&id.port) && !settings_of(server).altered;
+        is_listed || !self.has_all_node_ports && may_have_gone()
     }
 }
 
@@ -237,13 +242,13 @@ fn node_ports(socket: &mut NftSocket, family: Family) -> io::Result<HashSet<(Pro
     Ok(ports)
 }
 
-/// The node ports in upstream's ipsets.
-fn upstreams(family: Family) -> io::Result<HashSet<(Protocol, u16)>> {
-    let mut ports = HashSet::new();
+/// The node ports in upstream's ipsets; `None` if there is no such set.
+fn upstreams(family: Family) -> io::Result<Option<HashSet<(Protocol, u16)>>> {
+    let mut ports: Option<HashSet<(Protocol, u16)>> = None;
     for (protocol, name) in upstreams_sets(family) {
         match ipset::members(name) {
             Err(error) if is_absent(&error) => {}
-            members => ports.extend(members?.into_iter().filter_map(|member| match member {
+            members => ports.get_or_insert_default().extend(members?.into_iter().filter_map(|member| match member {
                 Member::Port(port) | Member::Socket { port, .. } => Some((protocol, port)),
                 Member::Net(_) => None,
             })),
@@ -346,7 +351,8 @@ mod tests {
     #[test]
     fn a_listed_node_port_is_ours_at_local_addresses_by_its_endpoints() {
         let routed = IpvsDestination { forwarding: Forwarding(3), ..pod(1) };
-        let ledger = Ledger::Traces(Traces { node_ports: ports(&[30_080, 6443]), ..traces() });
+        let traces = Traces { node_ports: ports(&[30_080, 6443]), has_all_node_ports: true, ..traces() };
+        let ledger = Ledger::Traces(traces);
         let at = |id, found: &[IpvsDestination]| {
             let all = [(id, found.to_vec()), (self::id(VIP, 80), vec![pod(1), pod(2)])];
             own(&ledger, &all).contains(&id)
@@ -354,9 +360,9 @@ mod tests {
         assert!(at(id(VIP, 443), &[pod(9)]), "an address of the device");
         assert!(at(id(NODE, 30_080), &[pod(1), pod(3)]) && at(id(NODE, 6443), &[pod(2)]) && at(id(NODE, 30_080), &[]));
         assert!(!at(id(ELSEWHERE, 30_080), &[pod(1)]), "not an address of this node");
-        assert!(!at(id(NODE, 6444), &[pod(1)]) && !at(id(NODE, 30_081), &[]), "not a node port");
+        assert!(!at(id(NODE, 30_081), &[pod(1)]), "not a node port");
         assert!(!at(id(NODE, 30_080), &[pod(9)]) && !at(id(NODE, 30_080), &[routed]), "another program's endpoints");
-        let udp = ServerId { protocol: Protocol::Udp, ..id(NODE, 6443) };
+        let udp = ServerId { protocol: Protocol::Udp, ..id(NODE, 30_080) };
         assert!(!at(udp, &[pod(1)]), "not a node port of this protocol");
     }
 
