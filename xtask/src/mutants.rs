@@ -56,6 +56,7 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
             "refers.rs",
             "retire.rs",
             "servers/commit.rs",
+            "servers/director.rs",
             "servers/ledger.rs",
             "servers/mod.rs",
             "servers/schedulers.rs",

@@ -200,6 +200,7 @@ impl fmt::Display for IpvsKey {
 #[cfg(test)]
 mod tests {
     use ferry_api::object::Protocol;
+    use ferry_ruleset::read::TableOwner;
 
     use super::*;
     use crate::names::FixedChain;
@@ -218,6 +219,15 @@ mod tests {
     fn assert_waiting(create: &[IpvsObject], replace: &[IpvsObject], expected: &[&IpvsObject]) {
         let part = Batch { create: create.to_vec(), replace: replace.to_vec(), delete: Vec::new() };
         assert_eq!(IpvsObject::waiting(&part), expected.iter().map(|object| object.key()).collect(), "{part:?}");
+    }
+
+    /// Virtual servers and addresses stay when the table goes.
+    #[test]
+    fn only_the_table_contains_others() {
+        let in_table = element(VipMap::Services, 1, MARK);
+        let outside = IpvsObject::Address([10, 96, 0, 1].into(), Lifetime::Preferred);
+        assert!(IpvsObject::Table(TableObject::Table(TableOwner::Ours)).is_container());
+        assert!(!in_table.is_container() && !outside.is_container());
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! The requests to IPVS that virtual servers need: of the kernel, or of a stand-in in tests.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -33,21 +32,6 @@ pub(super) trait Director: fmt::Debug + Send {
     fn commit(&mut self, commands: &[Command]) -> Result<Vec<RefusedCommand>, Lost>;
     /// Sets the timeouts of connections.
     fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), IpvsError>;
-}
-
-/// Lists servers until a list has nothing new: one from which the kernel has left some out, since others were deleted meanwhile, is
-/// completed by the next.
-pub(crate) fn completely(
-    mut list: impl FnMut() -> Result<Vec<IpvsServer>, IpvsError>,
-) -> Result<Vec<IpvsServer>, IpvsError> {
-    let mut all: BTreeMap<ipvs::ServerId, IpvsServer> = BTreeMap::new();
-    loop {
-        let before = all.len();
-        all.extend(list()?.into_iter().map(|server| (server.id, server)));
-        if all.len() == before {
-            return Ok(all.into_values().collect());
-        }
-    }
 }
 
 /// Serialises the changes of servers by the engines of a process, and the lists of servers that have to be complete.

@@ -8,6 +8,7 @@
 
 mod admission;
 mod commit;
+mod complete;
 pub(crate) mod convert;
 mod director;
 mod drain;
@@ -36,9 +37,9 @@ use ferry_ruleset::failure::of_io;
 use crate::object::{IpvsKey, IpvsObject};
 use crate::server::{ServerId, ServerSettings, VirtualServer};
 use crate::setup;
+pub(crate) use complete::completely;
 use convert::{id_of, kernel_id, settings_of, virtual_server};
 pub use director::ServersLock;
-pub(crate) use director::completely;
 use director::{Director, KernelDirector};
 use drain::Draining;
 use forwarding::Forwarding;
