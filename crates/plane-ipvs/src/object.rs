@@ -200,10 +200,12 @@ impl fmt::Display for IpvsKey {
 #[cfg(test)]
 mod tests {
     use ferry_api::object::Protocol;
+    use ferry_model::Scheduler;
     use ferry_ruleset::read::TableOwner;
 
     use super::*;
     use crate::names::FixedChain;
+    use crate::server::{Listed, ServerSettings};
 
     const MARK: Value = Value::Goto(ChainName::Fixed(FixedChain::MasqueradeExternal));
 
@@ -219,6 +221,17 @@ mod tests {
     fn assert_waiting(create: &[IpvsObject], replace: &[IpvsObject], expected: &[&IpvsObject]) {
         let part = Batch { create: create.to_vec(), replace: replace.to_vec(), delete: Vec::new() };
         assert_eq!(IpvsObject::waiting(&part), expected.iter().map(|object| object.key()).collect(), "{part:?}");
+    }
+
+    /// Packets are marked, restricted and refused before a server can take them, and an address becomes local when all is there.
+    #[test]
+    fn elements_come_before_servers_and_these_before_addresses() {
+        let settings = ServerSettings { scheduler: Scheduler::Rr, persistence: None, altered: false };
+        let id = ServerId { protocol: Protocol::Tcp, address: [10, 96, 0, 1].into(), port: 80 };
+        let server =
+            IpvsObject::Server(id, VirtualServer { settings, endpoints: [].into(), listed: Listed::default() });
+        let address = IpvsObject::Address([10, 96, 0, 1].into(), Lifetime::Preferred);
+        assert!(element(VipMap::Services, 1, MARK).rank() < server.rank() && server.rank() < address.rank());
     }
 
     /// Virtual servers and addresses stay when the table goes.

@@ -115,8 +115,14 @@ impl Draining {
         ended
     }
 
-    /// Forgets endpoints that were deleted. Those whose deletion the kernel has refused stay; `refused` has their positions.
-    pub(crate) fn deleted(&mut self, ended: &[(ServerId, Endpoint)], refused: &[RefusedCommand]) {
+    /// Forgets endpoints that were deleted. Those whose deletion the kernel has refused stay; `refused` has their positions. Returns those
+    /// that it has refused for the first time.
+    pub(crate) fn deleted<'r>(
+        &mut self,
+        ended: &[(ServerId, Endpoint)],
+        refused: &'r [RefusedCommand],
+    ) -> Vec<&'r RefusedCommand> {
+        let mut newly_refused = Vec::new();
         for (index, (id, endpoint)) in ended.iter().enumerate() {
             let Entry::Occupied(mut server) = self.servers.entry(*id) else { continue };
             match refused.iter().find(|failure| failure.index == index) {
@@ -136,11 +142,12 @@ impl Draining {
                     if let Some(state) = server.get_mut().get_mut(endpoint)
                         && !std::mem::replace(&mut state.is_refused, true)
                     {
-                        tracing::warn!(server = %id, %endpoint, err = %failure, "Cannot delete a draining endpoint, trying again");
+                        newly_refused.push(failure);
                     }
                 }
             }
         }
+        newly_refused
     }
 }
 
@@ -207,11 +214,11 @@ mod tests {
             };
             RefusedCommand { index, cause, error }
         };
-        draining.deleted(
-            &ended,
-            &[refused(1, RefusalCause::Other, ENOMEM), refused(2, RefusalCause::NoDestination, ENOENT)],
-        );
+        let failures = [refused(1, RefusalCause::Other, ENOMEM), refused(2, RefusalCause::NoDestination, ENOENT)];
+        let told: Vec<usize> = draining.deleted(&ended, &failures).iter().map(|failure| failure.index).collect();
+        assert_eq!(told, [1]);
         assert_eq!(draining.ended(id(), &there[1..2], now), [endpoint(2)], "it is tried again");
+        assert!(draining.deleted(&ended[1..2], &[refused(0, RefusalCause::Other, ENOMEM)]).is_empty(), "told once");
         draining.deleted(&ended[1..2], &[refused(0, RefusalCause::NoServer, ENOENT)]);
         assert!(draining.is_empty());
     }

@@ -3,8 +3,8 @@
 //! The parameter is the operator's: when it becomes 1, the kernel deletes the default routes that router advertisements have added,
 //! and ignores further ones, except on interfaces with `accept_ra` 2.
 
-use std::fmt;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use ferry_api::object::Family;
 use ferry_kernel::sysctl;
@@ -45,9 +45,13 @@ impl Forwarding {
 
     /// Reads the parameter, in the network namespace of this thread, if the family has endpoints.
     pub(super) fn check(&mut self, has_endpoints: bool) {
+        self.check_by(has_endpoints, || sysctl::read(PARAMETER));
+    }
+
+    fn check_by(&mut self, has_endpoints: bool, read: impl FnOnce() -> io::Result<String>) {
         // Mode ipvs itself sets that of IPv4, as upstream's proxy does.
         if self.family == Family::V6 {
-            self.found(has_endpoints && sysctl::read(PARAMETER).is_ok_and(|value| value == "0"));
+            self.found(has_endpoints && read().is_ok_and(|value| value == "0"));
         }
     }
 
@@ -67,14 +71,30 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn reported_once_until_it_ends() {
+    /// What is reported, in a family, of these values of the parameter; `None`: the family has no endpoints.
+    fn reported(family: Family, values: &[Option<&str>]) -> Vec<bool> {
         let reports = Arc::new(Mutex::new(Vec::new()));
         let take = Arc::clone(&reports);
         let report = ForwardingReports(Arc::new(move |note: Option<&str>| take.lock().unwrap().push(note.is_some())));
+        let mut forwarding = Forwarding::new(family, Some(report));
+        for value in values {
+            forwarding.check_by(value.is_some(), || Ok(value.unwrap_or("0").to_owned()));
+        }
+        reports.lock().unwrap().clone()
+    }
+
+    #[test]
+    fn reported_once_until_it_ends() {
+        let values = [Some("1"), Some("0"), Some("0"), Some("1"), Some("1"), Some("0"), None];
+        assert_eq!(reported(Family::V6, &values), [true, false, true, false]);
+        assert!(reported(Family::V4, &values).is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_reported() {
+        let report = ForwardingReports(Arc::new(|_| panic!("nothing is known")));
         let mut forwarding = Forwarding::new(Family::V6, Some(report));
-        [false, true, true, false, false, true].into_iter().for_each(|is_problem| forwarding.found(is_problem));
-        assert_eq!(*reports.lock().unwrap(), [true, false, true]);
+        forwarding.check_by(true, || Err(io::ErrorKind::NotFound.into()));
     }
 
     #[test]

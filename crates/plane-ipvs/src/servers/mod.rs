@@ -320,7 +320,11 @@ impl ServersKernel {
         let delete = |(id, endpoint): &(_, _)| Command::DeleteDestination(kernel_id(*id), address(*endpoint));
         let commands: Vec<Command> = ended.iter().map(delete).collect();
         let refused = self.director.commit(&commands).map_err(|lost| of_ipvs(lost.error))?;
-        self.draining.deleted(&ended, &refused);
+        for failure in self.draining.deleted(&ended, &refused) {
+            if let Some((server, endpoint)) = ended.get(failure.index) {
+                tracing::warn!(%server, %endpoint, err = %failure, "Cannot delete a draining endpoint, trying again");
+            }
+        }
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ use ferry_plane::{Applied, Op};
 use ferry_ruleset::read::TableOwner;
 use ferry_ruleset::table::TableObject;
 
+use super::admission::of_another_program;
 use super::convert::{destination, kernel_server};
 use super::*;
 use crate::element::{ElementKey, Value};
@@ -409,6 +410,12 @@ fn a_left_server_of_a_node_port_is_ours_by_its_endpoints() {
     assert!(!adopts(excluded, (port, found(port, Scheduler::Rr, &[1, 2])), &[2, 3], false));
     let never_ran = || Traces { bound: HashSet::new(), local: HashSet::new(), ..traces() };
     assert!(!adopts(never_ran(), (port, found(port, Scheduler::Rr, &[])), &[2, 3], false));
+}
+
+#[test]
+fn a_server_of_another_program_is_named_with_what_to_do() {
+    let text = of_another_program(vip(1));
+    assert!(text.contains(&vip(1).to_string()) && text.contains("ipvsadm -ln"), "{text}");
 }
 
 /// A run was killed before it replaced the table of another mode.
