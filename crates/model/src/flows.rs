@@ -139,8 +139,8 @@ impl FlowFrontend<'_> {
         // Where the proxy answers, a scope has a listener of its own, which goes with the last frontend that leads there.
         let differs = |before: &Self| {
             before.scopes != self.scopes
-                || self.lacks_some_of(before)
-                || keeps_client_ports && before.lacks_some_of(self)
+                || lacks_some(&self.pools(), &before.pools())
+                || keeps_client_ports && self.forwards_to_more_than(before)
         };
         let due = appears || before.is_none_or(differs);
         let pools = self.pools();
@@ -152,21 +152,26 @@ impl FlowFrontend<'_> {
         Some(FlowRule { protocol, at, right, due })
     }
 
-    /// True if an endpoint of the other is missing here.
-    fn lacks_some_of(&self, other: &Self) -> bool {
-        let mut sorted: Option<Vec<Endpoint>> = None;
-        let mut is_here = |endpoint: &Endpoint| {
-            let all = sorted.get_or_insert_with(|| {
-                let mut all: Vec<Endpoint> = self.pools().iter().flat_map(|pool| pool.0.iter().copied()).collect();
-                all.sort_unstable();
-                all
-            });
-            all.binary_search(endpoint).is_ok()
-        };
-        let unchanged = |(old, new): &(&Pool, &Pool)| Arc::ptr_eq(&old.0, &new.0);
-        let pairs = other.pools().into_iter().zip(self.pools());
-        pairs.filter(|pair| !unchanged(pair)).any(|(old, _)| !old.0.iter().all(&mut is_here))
+    /// True if new flows of some scope may be led to an endpoint to which those of that scope were not: one that lingered has no new flows.
+    fn forwards_to_more_than(&self, before: &Self) -> bool {
+        lacks_some(&[&before.port.cluster], &[&self.port.cluster])
+            || lacks_some(&[&before.port.local], &[&self.port.local])
     }
+}
+
+/// True if some endpoint of the other pools is in none of these. Pools at the same place are often the same.
+fn lacks_some(these: &[&Pool], others: &[&Pool]) -> bool {
+    let mut sorted: Option<Vec<Endpoint>> = None;
+    let mut is_here = |endpoint: &Endpoint| {
+        let all = sorted.get_or_insert_with(|| {
+            let mut all: Vec<Endpoint> = these.iter().flat_map(|pool| pool.0.iter().copied()).collect();
+            all.sort_unstable();
+            all
+        });
+        all.binary_search(endpoint).is_ok()
+    };
+    let is_same = |(other, this): &(&&Pool, &&Pool)| Arc::ptr_eq(&other.0, &this.0);
+    others.iter().zip(these).filter(|pair| !is_same(pair)).any(|(other, _)| !other.0.iter().all(&mut is_here))
 }
 
 /// Rules for the flows to a Service's frontends after a change of its state; `None` is no Service. At most one rule for each
@@ -186,8 +191,8 @@ pub fn flow_rules(
 /// The rules for flows to a packet's destination; a flow is stale if none of them allows it. Empty if no frontend matches: another program
 /// may have translated the flow. A frontend at the destination takes precedence over a node port, except for flows that pass it.
 pub fn rules_at(states: &[ServiceState], base: &BaseState, packet: &Packet, profile: &Profile) -> Vec<RightFlows> {
-    let rules: Vec<FlowRule> =
-        states.iter().flat_map(|state| flow_rules(None, Some(state), profile.keeps_client_ports)).collect();
+    // Which of them are due doesn't matter.
+    let rules: Vec<FlowRule> = states.iter().flat_map(|state| flow_rules(None, Some(state), false)).collect();
     let rule_of = |at: FrontendAddr| {
         rules.iter().find(|rule| rule.protocol == packet.protocol && rule.at == at).map(|rule| rule.right.clone())
     };

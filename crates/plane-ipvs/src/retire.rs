@@ -42,8 +42,8 @@ pub enum Left {
 /// the last of all, since without the table it tells whose the servers are. Returns the number of objects. The frontends that they
 /// served are added to `served` before. Without a table of this mode, servers in the `excluded` ranges (ipvs.excludeCIDRs) stay.
 ///
-/// `served` may hold the frontends of an attempt before: their servers are removed, too. While servers wait for connections, the
-/// table that lists node ports goes with the other rules of this mode, so nothing else tells later which servers are ours.
+/// `served` may hold the frontends of an attempt before: then their servers are removed, and no others. While servers wait for connections,
+/// the table and the ipsets that list node ports go with the other rules, so nothing else tells later which servers are ours.
 ///
 /// # Errors
 /// [`Left::Connections`] if `spares_connections`, and any are established. Of servers without one, only those of node ports are removed then: after
@@ -112,8 +112,7 @@ fn frontend(id: &ServerId) -> Served {
     Served::Frontend(id.protocol, FrontendAddr::Vip(id.address, id.port))
 }
 
-/// The servers of an earlier proxy, and those of the frontends that were found `before`; `None` without IPVS, or without a trace
-/// of either.
+/// The servers of an earlier proxy, or those of the frontends that were found `before`; `None` without IPVS, or without a trace of either.
 fn servers(family: Family, excluded: &[IpNet], before: &[Served]) -> io::Result<Option<(IpvsSocket, Vec<ServerId>)>> {
     // Opening the socket loads the module. It isn't needed to find out that there is nothing.
     if !ferry_kernel::module::find("ip_vs").is_present() {
@@ -135,13 +134,19 @@ fn servers(family: Family, excluded: &[IpNet], before: &[Served]) -> io::Result<
         Ok(servers)
     })
     .map_err(of_ipvs)?;
-    let own = ledger.own(&servers, |id| {
-        let mut found = Vec::new();
-        socket.dump_destinations(&kernel_id(id), &mut |to, _| found.push(to)).map_err(of_ipvs)?;
-        Ok::<_, io::Error>(found)
-    })?;
-    let ids = servers.into_iter().map(|server| id_of(server.id));
-    Ok(Some((socket, ids.filter(|id| own.contains(id) || before.contains(&frontend(id))).collect())))
+    let before: HashSet<&Served> = before.iter().collect();
+    let mut ids: Vec<ServerId> = servers.iter().map(|server| id_of(server.id)).collect();
+    if before.is_empty() {
+        let own = ledger.own(&servers, |id| {
+            let mut found = Vec::new();
+            socket.dump_destinations(&kernel_id(id), &mut |to, _| found.push(to)).map_err(of_ipvs)?;
+            Ok::<_, io::Error>(found)
+        })?;
+        ids.retain(|id| own.contains(id));
+    } else {
+        ids.retain(|id| before.contains(&frontend(id)));
+    }
+    Ok(Some((socket, ids)))
 }
 
 fn delete<'i>(socket: &mut IpvsSocket, ids: impl IntoIterator<Item = &'i ServerId>) -> Result<(), Left> {

@@ -1,4 +1,4 @@
-//! The sender of the replies of translated flows in the mode that runs.
+//! The replies of translated flows in the mode that runs: who sends them, and to which port of the client.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,6 +31,8 @@ impl From<ReplyOwner> for Replies {
 
 impl fmt::Debug for Replies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Replies").field("owner", &self.owner).finish_non_exhaustive()
+        let Self { owner, keeps_client_ports, .. } = self;
+        let mut debug = f.debug_struct("Replies");
+        debug.field("owner", owner).field("keeps_client_ports", keeps_client_ports).finish_non_exhaustive()
     }
 }

@@ -321,7 +321,7 @@ fn add_neighbours(rules: &mut SyncRules, engine: &dyn SyncEngine) {
     });
 }
 
-/// The rules of all frontends of a Service, as after its creation.
+/// The rules of all frontends of a Service, as after its creation: all are due, whether the mode keeps client ports or not.
 fn all_flow_rules(state: &ServiceState) -> Vec<FlowRule> {
     flow_rules(None, Some(state), false)
 }

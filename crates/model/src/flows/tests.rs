@@ -93,11 +93,13 @@ fn endpoints_that_come_are_only_told() {
 #[test]
 fn endpoints_that_come_are_due_where_client_ports_are_kept() {
     let before = service(Protocol::Udp, &[A], &[B], &[VIP]);
-    let is_due = |cluster: &[&str], lingering: &[&str]| {
-        flow_rules(Some(&before), Some(&service(Protocol::Udp, cluster, lingering, &[VIP])), true)[0].due
-    };
-    assert!(is_due(&[A, C], &[B]) && is_due(&[A], &[B, C]));
-    assert!(!is_due(&[B, A], &[]), "it has served all the time");
+    let is_due = |after: &ServiceState| flow_rules(Some(&before), Some(after), true)[0].due;
+    assert!(is_due(&service(Protocol::Udp, &[A, C], &[B], &[VIP])));
+    assert!(is_due(&service(Protocol::Udp, &[B, A], &[], &[VIP])), "one that lingered had no new flows");
+    assert!(!is_due(&service(Protocol::Udp, &[A], &[C, B], &[VIP])), "one that lingers gets none");
+    let mut of_both = before.clone();
+    of_both.ports[0].local = of_both.ports[0].cluster.clone();
+    assert!(is_due(&of_both), "the other scope's flows were not led there");
 }
 
 #[test]

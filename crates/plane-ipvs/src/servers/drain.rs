@@ -215,10 +215,13 @@ mod tests {
             RefusedCommand { index, cause, error }
         };
         let failures = [refused(1, RefusalCause::Other, ENOMEM), refused(2, RefusalCause::NoDestination, ENOENT)];
-        let told: Vec<usize> = draining.deleted(&ended, &failures).iter().map(|failure| failure.index).collect();
-        assert_eq!(told, [1]);
+        let first: Vec<usize> = draining.deleted(&ended, &failures).iter().map(|failure| failure.index).collect();
+        assert_eq!(first, [1]);
         assert_eq!(draining.ended(id(), &there[1..2], now), [endpoint(2)], "it is tried again");
-        assert!(draining.deleted(&ended[1..2], &[refused(0, RefusalCause::Other, ENOMEM)]).is_empty(), "told once");
+        assert!(
+            draining.deleted(&ended[1..2], &[refused(0, RefusalCause::Other, ENOMEM)]).is_empty(),
+            "it is reported once"
+        );
         draining.deleted(&ended[1..2], &[refused(0, RefusalCause::NoServer, ENOENT)]);
         assert!(draining.is_empty());
     }

@@ -53,7 +53,7 @@ pub(crate) struct Traces {
     pub(super) local: HashSet<IpAddr>,
     /// node ports in the table of another mode, or in upstream's ipsets
     pub(super) node_ports: HashSet<(Protocol, u16)>,
-    /// the list has all: upstream's ipsets are those of its virtual servers. The table of another mode lacks those that have gone since the
+    /// the list has all: upstream's ipsets list those of its virtual servers. The table of another mode lacks those that have gone since the
     /// last proxy of this mode has ended
     pub(super) has_all_node_ports: bool,
     /// ranges in which no server is taken for ours by its traces (ipvs.excludeCIDRs)

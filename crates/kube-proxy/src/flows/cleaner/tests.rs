@@ -10,6 +10,7 @@ use ferry_model::state::{
 };
 use ferry_plane::{Acknowledged, CommitError, Outcome, Unit, UnitId};
 
+use super::super::queue::AGAIN;
 use super::super::reports::FlowObserver;
 use super::super::testing::Holds;
 use super::*;
@@ -196,23 +197,42 @@ fn late(client: u16, endpoint: u8) -> Entry {
     Entry { original: flow.reply, reply, ..flow }
 }
 
+/// The first check leaves them: they may as well be requests of the endpoint itself.
 #[test]
 fn an_endpoint_that_returns_loses_what_its_late_answers_have_made_where_client_ports_are_kept() {
     for keeps_client_ports in [false, true] {
         let reports = Arc::new(FlowReports::new(keeps_client_ports));
-        let replies = Replies { keeps_client_ports, ..ferry_model::ReplyOwner::Endpoint.into() };
         sync(&mut reports.observer(Family::V4), &[1], &[1, 2]);
-        let entries = vec![entry(1, 1), unanswered(2, 2), late(3, 2), late(4, 3)];
-        let mut table = Fake { entries, ..Fake::default() };
-        let rules = reports.take(Family::V4, Instant::now());
-        let mut watched = Unanswered::default();
-        let (result, deleted) = pass_of_mode(&reports, (rules, replies), &mut table, &mut watched, |pass| pass.run());
-        assert!(result.is_ok());
-        assert_eq!(deleted, usize::from(keeps_client_ports));
-        let left: &[Entry] = &[entry(1, 1), unanswered(2, 2), late(3, 2), late(4, 3)];
+        let all = [entry(1, 1), unanswered(2, 2), late(3, 2), late(4, 3)];
+        let mut table = Fake { entries: all.to_vec(), ..Fake::default() };
+        let mut check = |at| {
+            let replies = Replies { keeps_client_ports, ..ferry_model::ReplyOwner::Endpoint.into() };
+            let rules = (reports.take(Family::V4, at), replies);
+            let (result, deleted) =
+                pass_of_mode(&reports, rules, &mut table, &mut Unanswered::default(), |pass| pass.run());
+            assert!(result.is_ok());
+            reports.done(Family::V4);
+            deleted
+        };
+        let now = Instant::now();
+        assert_eq!((check(now), check(now + AGAIN)), (0, usize::from(keeps_client_ports)));
         let is_left = |entry: &&Entry| !keeps_client_ports || **entry != late(3, 2);
-        assert_eq!(table.left(), left.iter().filter(is_left).copied().collect::<Vec<_>>());
+        assert_eq!(table.left(), all.iter().filter(is_left).copied().collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn entries_of_several_filters_are_listed_once() {
+    let reports = Arc::new(FlowReports::default());
+    let mut table = Fake { entries: vec![unanswered(1, 1), entry(2, 1), late(3, 1)], ..Fake::default() };
+    let all = Filter { family: Family::V4, protocol: 17, destination: None, port: None, unanswered: true };
+    let of_frontend = Filter { port: Some(53), unanswered: false, ..all };
+    let (rules, mut listed) = (reports.take(Family::V4, Instant::now()), Vec::new());
+    let (result, _) = pass_by(&reports, rules, &mut table, &mut Unanswered::default(), |pass| {
+        Ok(pass.list(&[of_frontend, all], &mut |entry| listed.push(*entry))?)
+    });
+    assert!(result.is_ok());
+    assert_eq!(listed, table.entries);
 }
 
 #[test]

@@ -217,10 +217,15 @@ fn what_is_wrong_is_within_the_filter() {
     for chosen in 1..16_usize {
         let at: Vec<_> = some.iter().enumerate().filter(|(n, _)| chosen & (1 << n) != 0).map(|(_, at)| *at).collect();
         let all: Vec<_> = at.iter().map(|at| (Protocol::Udp, *at, to(&["10.1.0.1:53"]))).collect();
-        let matcher = matcher(Protocol::Udp, &rules(&NodePortAddresses::All, &all));
-        for to in ["10.96.0.1:53", "10.96.0.1:54", "10.96.0.2:53", "192.0.2.1:53", "192.0.2.2:53"] {
-            let entry = udp(to, "10.1.0.9:53");
-            assert!(!matcher.is_wrong(&entry) || matcher.filters()[0].matches(&entry), "{at:?} {to}");
+        let rules = rules(&NodePortAddresses::All, &all);
+        let matchers = [matcher(Protocol::Udp, &rules), keeping_ports(Protocol::Udp, &rules, Patience::FirstCheck)];
+        let late = entry(Protocol::Udp, "10.1.0.1:53", "10.0.0.9:4000", "10.0.0.9:4000");
+        let to = ["10.96.0.1:53", "10.96.0.1:54", "10.96.0.2:53", "192.0.2.1:53", "192.0.2.2:53"];
+        for entry in to.into_iter().map(|to| udp(to, "10.1.0.9:53")).chain([late]) {
+            for matcher in &matchers {
+                let is_asked_for = matcher.filters().iter().any(|filter| filter.matches(&entry));
+                assert!(!matcher.is_wrong(&entry) || is_asked_for, "{at:?} {entry:?}");
+            }
         }
     }
 }
@@ -363,25 +368,30 @@ fn a_listener_that_leads_to_other_endpoints_has_stale_flows() {
     }
 }
 
+fn keeping_ports(protocol: Protocol, rules: &FlowRules, patience: Patience) -> Matcher {
+    let replies = Replies { keeps_client_ports: true, ..ReplyOwner::Endpoint.into() };
+    Matcher::new((Family::V4, protocol), rules, (&[], &replies), patience)
+}
+
 /// The client's next packet to that endpoint would get the same pair of tuples where it keeps its port.
 #[test]
 fn entries_made_by_late_answers_are_stale_where_client_ports_are_kept() {
     let [at, endpoint, client] = ["10.96.0.1:53", "10.1.0.1:53", "10.0.0.9:4000"];
-    let of = |protocol, right| rules(&NodePortAddresses::All, &[(protocol, vip(at), right)]);
-    let keeping = |rules: &FlowRules, protocol| {
-        let replies = Replies { keeps_client_ports: true, ..ReplyOwner::Endpoint.into() };
-        Matcher::new((Family::V4, protocol), rules, (&[], &replies), Patience::FirstCheck)
+    let rules = |protocol, cluster: &[&str], lingering: &[&str]| {
+        let pools = [cluster, &[], lingering].map(|of| pool(of.iter().map(|text| (*text).to_owned())));
+        rules(&NodePortAddresses::All, &[(protocol, vip(at), RightFlows::To(pools))])
     };
     let late = entry(Protocol::Udp, endpoint, client, client);
-    let udp_rules = of(Protocol::Udp, to(&["10.1.0.2:53", endpoint]));
-    let matcher = keeping(&udp_rules, Protocol::Udp);
+    let of_udp = rules(Protocol::Udp, &["10.1.0.2:53", endpoint], &["10.1.0.4:53"]);
+    let matcher = keeping_ports(Protocol::Udp, &of_udp, Patience::None);
     assert!(matcher.is_wrong(&late));
     assert!(matcher.filters().iter().any(|filter| filter.matches(&late)));
     for other in [
         Entry { status: FlowStatus::SEEN_REPLY, ..late },
         Entry { zone: 1, ..late },
-        // another endpoint's, another program's at the same address, and what is translated
+        // another endpoint's, one's that lingers, another program's at the same address, and what is translated
         entry(Protocol::Udp, "10.1.0.3:53", client, client),
+        entry(Protocol::Udp, "10.1.0.4:53", client, client),
         entry(Protocol::Udp, "10.1.0.1:54", client, client),
         entry(Protocol::Udp, endpoint, client, "10.9.9.9:4000"),
         Entry { reply: Tuple { destination_port: 999, ..late.reply }, ..late },
@@ -389,11 +399,31 @@ fn entries_made_by_late_answers_are_stale_where_client_ports_are_kept() {
         assert_eq!(matcher.judge(&other), FlowMatch::Right, "{other:?}");
     }
     // Rules choose another port; and of an endpoint that serves no more nothing is blocked.
-    assert!(!self::matcher(Protocol::Udp, &udp_rules).is_wrong(&late));
-    assert_eq!(self::matcher(Protocol::Udp, &udp_rules).filters().len(), 1);
-    assert!(!keeping(&of(Protocol::Udp, to(&["10.1.0.2:53"])), Protocol::Udp).is_wrong(&late));
-    let sctp = Entry { protocol: Protocol::Sctp.number(), ..late };
-    assert!(!keeping(&of(Protocol::Sctp, to(&[endpoint])), Protocol::Sctp).is_wrong(&sctp));
+    assert!(!self::matcher(Protocol::Udp, &of_udp).is_wrong(&late));
+    assert_eq!(self::matcher(Protocol::Udp, &of_udp).filters().len(), 1);
+    let gone = rules(Protocol::Udp, &["10.1.0.2:53"], &[]);
+    assert!(!keeping_ports(Protocol::Udp, &gone, Patience::None).is_wrong(&late));
+    let (of_sctp, sctp) =
+        (rules(Protocol::Sctp, &[endpoint], &[]), Entry { protocol: Protocol::Sctp.number(), ..late });
+    assert!(!keeping_ports(Protocol::Sctp, &of_sctp, Patience::None).is_wrong(&sctp));
+}
+
+/// It may as well be a request of the endpoint itself.
+#[test]
+fn an_entry_of_a_late_answer_is_left_for_the_second_check() {
+    let mut rules = rules(
+        &NodePortAddresses::All,
+        &["10.96.0.1:53", "10.96.0.2:53"].map(|at| (Protocol::Udp, vip(at), to(&["10.1.0.1:53"]))),
+    );
+    let judge = |rules: &FlowRules| {
+        let late = entry(Protocol::Udp, "10.1.0.1:53", "10.0.0.9:4000", "10.0.0.9:4000");
+        keeping_ports(Protocol::Udp, rules, Patience::FirstCheck).judge(&late)
+    };
+    assert_eq!(judge(&rules), FlowMatch::Stale);
+    rules.again = rules.right.keys().copied().collect();
+    assert_eq!(judge(&rules), FlowMatch::Unanswered);
+    rules.again.remove(&(Protocol::Udp, vip("10.96.0.1:53")));
+    assert_eq!(judge(&rules), FlowMatch::Stale, "it is the second check of one of the frontends");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::support::{Asker, EndedFlows, LIMIT, removed, rest, spread, stage, sta
 
 /// Port of endpoints that receive and never answer.
 const SINK: u16 = 9999;
-/// Port of endpoints that answer when they are told to.
+/// Port of endpoints that answer when the test makes them.
 const LATE: u16 = 9998;
 
 /// A service with frontends of every kind. Each test has a number of its own, so that conntrack entries of one don't affect
@@ -204,13 +204,15 @@ fn a_client_that_is_never_answered_follows_before_the_second_check() {
     }
 }
 
-/// A client and the endpoint that it reaches, which answers when it is told to.
+/// A client and the endpoint that it reaches, which answers when the test makes it.
 struct LateAnswer {
     to: SocketAddr,
     client: UdpSocket,
     endpoint: UdpSocket,
     /// the client, as the endpoint sees it
     seen: SocketAddr,
+    /// number of the last request
+    requests: u8,
 }
 
 // === impl LateAnswer ===
@@ -219,18 +221,26 @@ impl LateAnswer {
     fn new(lab: &Lab, place: LabMachine, to: SocketAddr, endpoint: &UdpSocket) -> Self {
         let client = socket(lab, place, Family::of(to.ip()), 0);
         let endpoint = endpoint.try_clone().expect("a second handle");
-        let mut flow = Self { to, client, endpoint, seen: to };
+        let mut flow = Self { to, client, endpoint, seen: to, requests: 0 };
         flow.exchange();
         flow
     }
 
     /// True if a request is answered.
     fn is_answered(&mut self) -> bool {
-        self.client.send_to(b"1", self.to).expect("a datagram");
-        let Ok((_, seen)) = self.endpoint.recv_from(&mut [0; 8]) else { return false };
+        self.requests += 1;
+        self.client.send_to(&[self.requests], self.to).expect("a datagram");
+        let Ok((_, seen)) = self.endpoint.recv_from(&mut [0]) else { return false };
         self.seen = seen;
         self.answer();
-        self.client.recv(&mut [0; 8]).is_ok()
+        // The late answer may come first.
+        let mut answer = [0];
+        while self.client.recv(&mut answer).is_ok() {
+            if answer == [self.requests] {
+                return true;
+            }
+        }
+        false
     }
 
     fn exchange(&mut self) {
@@ -238,7 +248,7 @@ impl LateAnswer {
     }
 
     fn answer(&self) {
-        self.endpoint.send_to(b"2", self.seen).expect("a datagram");
+        self.endpoint.send_to(&[self.requests], self.seen).expect("a datagram");
     }
 }
 
@@ -250,13 +260,15 @@ fn socket(lab: &Lab, place: LabMachine, family: Family, port: u16) -> UdpSocket 
     })
 }
 
-/// The entry that such an answer makes leads from the endpoint to the client. It would drop the client's packets to that endpoint where
-/// these keep the client's port, for half a minute.
+/// The entry that such an answer makes leads from the endpoint to the client. As long as it lives, it would drop the client's packets to
+/// that endpoint where these keep the client's port.
 fn a_late_answer_blocks_nothing(mode: Mode) {
     let service = TestService::new("late", 59).protocols(&[Protocol::Udp]).node_port(30059);
     let with = Manifests::new().with_endpoints(service.clone(), service.endpoints(LATE, &[LabMachine::PodA]));
     let mut stage = stage_in(mode, &with);
     let lab = stage.lab;
+    // The entries outlive the test's patience on a slow machine; the default is 30 s.
+    lab.host(LabMachine::Node).sysctl("net/netfilter/nf_conntrack_udp_timeout", "600");
     let mut flows = Vec::new();
     for family in Family::ALL {
         let endpoint = socket(lab, LabMachine::PodA, family, LATE);
