@@ -11,7 +11,8 @@ use ferry_kernel::conntrack::{ConntrackError, ConntrackSocket, DELETIONS_PER_SEN
 use ferry_kernel::memory;
 use ferry_model::PerFamily;
 
-use super::matcher::{FlowMatch, Matcher, Patience, frontends, need_local_addresses, protocols};
+use super::flow_match::FlowMatch;
+use super::matcher::{Matcher, Patience, frontends, need_local_addresses, protocols};
 use super::pace::Pace;
 use super::queue::FlowRules;
 use super::replies::Replies;

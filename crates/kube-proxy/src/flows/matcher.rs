@@ -1,6 +1,5 @@
 //! Matches conntrack entries against the rules for flows.
 
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -11,6 +10,8 @@ use ferry_kernel::conntrack::{Entry, Filter};
 use ferry_model::state::{Endpoint, FrontendAddr, NodePortAddresses, Pool};
 use ferry_model::{Flow, ReplyOwner, RightFlows};
 
+use super::flow_match::FlowMatch;
+use super::late_answers::LateAnswers;
 use super::queue::{FlowKey, FlowRules};
 use super::replies::Replies;
 
@@ -36,18 +37,8 @@ pub(super) struct Matcher {
     replies: Replies,
     /// addresses of this machine, without those of loopback
     local: HashSet<IpAddr>,
-    /// the pools of UDP of which late answers may block new flows, where flows keep their clients' ports; by their place in memory
-    blocking: BTreeMap<usize, BlockingPool>,
-    /// their endpoints; true for those whose entries are left for the next check. Made when the first entry asks for it
-    blockers: OnceCell<HashMap<SocketAddr, bool>>,
-}
-
-/// A pool that new flows are led to.
-#[derive(Debug)]
-struct BlockingPool {
-    pool: Pool,
-    /// entries of its endpoints' answers are left for the next check
-    patient: bool,
+    /// of UDP, where flows keep their clients' ports
+    late_answers: LateAnswers,
 }
 
 /// Policy for stale flows whose answer may be in transit.
@@ -80,17 +71,6 @@ enum Right {
     },
 }
 
-/// Result of comparing an entry with the rules. Of two rules that apply, the smaller result counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum FlowMatch {
-    /// the rules lead there
-    Right,
-    /// the rules lead elsewhere, but an answer may be in transit
-    Unanswered,
-    /// the rules lead elsewhere
-    Stale,
-}
-
 // === impl Matcher ===
 
 impl Matcher {
@@ -117,8 +97,7 @@ impl Matcher {
             patience,
             replies: replies.clone(),
             local: local.iter().copied().collect(),
-            blocking: BTreeMap::new(),
-            blockers: OnceCell::new(),
+            late_answers: LateAnswers::default(),
         };
         matcher.left_nodes = local.iter().filter(|address| !matcher.nodes.contains(address)).copied().collect();
         // Frontends of one port of a Service share their pools, and so the set made of them.
@@ -126,7 +105,7 @@ impl Matcher {
         for (key, right) in rules.right.iter().filter(|((of, _), _)| *of == protocol) {
             let patient = patience == Patience::FirstCheck && rules.again.contains(key);
             if replies.keeps_client_ports && protocol == Protocol::Udp {
-                matcher.add_blocking(right, patient);
+                matcher.late_answers.add(right, patient);
             }
             let rule = FrontendRule { right: Right::new(right, &mut sets), patient };
             if let Some(port) = port_of_nodes(key).filter(|_| rules.left.contains(key)) {
@@ -160,9 +139,9 @@ impl Matcher {
         let port = all_same(self.addresses.keys().map(SocketAddr::port).chain(self.ports.keys().copied()));
         // Answered flows are right by every rule for TCP.
         let of_frontends = Filter { family, protocol, destination, port, unanswered: self.protocol == Protocol::Tcp };
-        let of_blockers = Filter { family, protocol, destination: None, port: None, unanswered: true };
-        let is_covered = self.blocking.is_empty() || destination.is_none() && port.is_none();
-        if is_covered { vec![of_frontends] } else { vec![of_frontends, of_blockers] }
+        let of_late_answers = Filter { family, protocol, destination: None, port: None, unanswered: true };
+        let is_covered = self.late_answers.is_empty() || destination.is_none() && port.is_none();
+        if is_covered { vec![of_frontends] } else { vec![of_frontends, of_late_answers] }
     }
 
     /// True if the entry is stale by the rules here, and may be deleted.
@@ -188,8 +167,8 @@ impl Matcher {
         if entry.zone != 0 {
             return FlowMatch::Right;
         }
-        if let Some(patient) = self.blocks(entry) {
-            return if patient { FlowMatch::Unanswered } else { FlowMatch::Stale };
+        if let Some(judged) = self.late_answers.judge(entry) {
+            return judged;
         }
         let flow = self.flow(entry);
         let is_ours = |address: IpAddr| address.is_loopback() || self.local.contains(&address);
@@ -208,31 +187,6 @@ impl Matcher {
             Some(rule) if !rule.is_of_nobody() => rule.judge(&flow),
             at_address => at_port().or(at_address).or_else(left).map_or(FlowMatch::Right, |rule| rule.judge(&flow)),
         }
-    }
-
-    /// Adds the pools that new flows are led to, each once: frontends of one port of a Service share them.
-    fn add_blocking(&mut self, right: &RightFlows, patient: bool) {
-        // Those that linger get no new flows.
-        let pools = match right {
-            RightFlows::To([cluster, local, _]) | RightFlows::ToOrUntranslated([cluster, local, _]) => [cluster, local],
-            RightFlows::Answered | RightFlows::Untranslated => return,
-        };
-        for pool in pools.into_iter().filter(|pool| !pool.is_empty()) {
-            let place = Arc::as_ptr(&pool.0).addr();
-            let blocking = self.blocking.entry(place).or_insert_with(|| BlockingPool { pool: pool.clone(), patient });
-            blocking.patient &= patient;
-        }
-    }
-
-    /// Some if an endpoint's late answer may have made this entry, after the one of its flow was deleted: a packet of the client that is led
-    /// to that endpoint again would get the same pair of tuples, and is dropped. True if it is left for the next check, since it may as well be
-    /// a request of the endpoint that waits for its answer.
-    fn blocks(&self, entry: &Entry) -> Option<bool> {
-        let is_untranslated = (entry.reply.from(), entry.reply.to()) == (entry.original.to(), entry.original.from());
-        if self.blocking.is_empty() || !is_untranslated || entry.is_answered() {
-            return None;
-        }
-        self.blockers.get_or_init(|| blockers(self.blocking.values())).get(&entry.original.from()).copied()
     }
 
     /// Compares a flow that the proxy answers with the rule. Where nothing leads to its listener any more, the entry still does; the
@@ -327,17 +281,6 @@ impl Right {
             }
         }
     }
-}
-
-/// The endpoints of these pools; true for those of which all pools are patient.
-fn blockers<'p>(pools: impl Iterator<Item = &'p BlockingPool>) -> HashMap<SocketAddr, bool> {
-    let mut blockers = HashMap::new();
-    for BlockingPool { pool, patient } in pools {
-        for endpoint in pool.0.iter() {
-            *blockers.entry(SocketAddr::new(endpoint.address, endpoint.port)).or_insert(true) &= patient;
-        }
-    }
-    blockers
 }
 
 /// The frontends that may have translated a UDP flow.

@@ -13,6 +13,10 @@
 #[cfg(target_os = "linux")]
 mod cleaner;
 #[cfg(target_os = "linux")]
+mod flow_match;
+#[cfg(target_os = "linux")]
+mod late_answers;
+#[cfg(target_os = "linux")]
 mod matcher;
 #[cfg(target_os = "linux")]
 mod pace;

@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// What is reported, in a family, of these values of the parameter; `None`: the family has no endpoints.
+    /// The reports of a family while the parameter has these values; `None`: the family has no endpoints.
     fn reported(family: Family, values: &[Option<&str>]) -> Vec<bool> {
         let reports = Arc::new(Mutex::new(Vec::new()));
         let take = Arc::clone(&reports);

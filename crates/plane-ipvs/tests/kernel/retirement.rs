@@ -115,7 +115,7 @@ fn servers_of_node_ports_are_recognised_by_their_endpoints() {
             .concat();
             retire::retire(family, &[], false, &mut Vec::new()).unwrap();
             let left: Vec<String> = servers().into_iter().filter(|line| !foreign.contains(line)).collect();
-            // What remains does no harm: it has no endpoints, and the table that is there now doesn't list it.
+            // A server without endpoints, whose port the present table doesn't list, stays and does no harm.
             assert!(left.iter().all(|line| line.contains(":30006 ")), "{left:?}");
             assert_eq!(servers().len(), left.len() + foreign.len());
             run("ipvsadm", "-C");

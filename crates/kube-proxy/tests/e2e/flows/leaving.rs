@@ -169,17 +169,12 @@ fn a_client_that_is_never_answered_follows_before_the_second_check() {
     let mut stage = stage(&to(LabMachine::PodA));
     for family in Family::ALL {
         let sinks = [LabMachine::PodA, LabMachine::Far].map(|place| {
-            stage.lab.host(place).run(move || {
-                let sink = UdpSocket::bind(SocketAddr::new(place.address(family), SINK)).expect("a free port");
-                sink.set_nonblocking(true).expect("a socket");
-                sink
-            })
+            let sink = socket(stage.lab, place, family, SINK);
+            sink.set_nonblocking(true).expect("a socket");
+            sink
         });
-        let client = stage.lab.host(LabMachine::Client).run(move || {
-            let client = UdpSocket::bind(SocketAddr::new(LabMachine::Client.address(family), 0)).expect("a free port");
-            client.connect(at_cluster_ip(family, 58)).expect("a route");
-            client
-        });
+        let client = socket(stage.lab, LabMachine::Client, family, 0);
+        client.connect(at_cluster_ip(family, 58)).expect("a route");
         let (mut early, mut times) = (0, Vec::new());
         for round in 0..2 {
             let (place, sink) =
@@ -252,6 +247,7 @@ impl LateAnswer {
     }
 }
 
+/// A socket with this port, or any for 0, at a place.
 fn socket(lab: &Lab, place: LabMachine, family: Family, port: u16) -> UdpSocket {
     lab.host(place).run(move || {
         let socket = UdpSocket::bind(SocketAddr::new(place.address(family), port)).expect("a free port");
