@@ -13,6 +13,7 @@ pub mod host;
 pub mod iptables;
 pub mod kubernetes;
 pub mod lab;
+pub mod loader;
 pub mod mode;
 pub mod nft;
 pub mod objects;

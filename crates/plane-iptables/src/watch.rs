@@ -144,11 +144,11 @@ impl ChainChanges {
 // === impl ProcessListener ===
 
 impl ProcessListener {
-    /// Subscribes in the network namespace of this thread.
+    /// Subscribes in the network namespace of this thread. Fails if the kernel has no nf_tables.
     pub(crate) fn join(&mut self) -> io::Result<()> {
         self.listener.join()?;
         if self.socket.is_none() {
-            self.socket = Some(NftSocket::open()?);
+            self.socket = Some(NftSocket::open_required()?);
         }
         Ok(())
     }

@@ -56,11 +56,12 @@ impl NftablesKernel {
     /// Opens the sockets, in the network namespace of this thread.
     ///
     /// # Errors
-    /// The system's error, such as `EPERM` without `CAP_NET_ADMIN`.
+    /// [`io::ErrorKind::Unsupported`] with an advice if the kernel has no nf_tables; otherwise the system's error, such as `EPERM` without
+    /// `CAP_NET_ADMIN`.
     pub fn open(family: Family, commit_lock: NftablesCommitLock) -> io::Result<Self> {
         Ok(Self {
             family,
-            socket: NftSocket::open()?,
+            socket: NftSocket::open_required()?,
             commit_lock,
             prepared: false,
             suspect_maps: SuspectMaps::default(),

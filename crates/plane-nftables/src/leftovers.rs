@@ -4,6 +4,7 @@
 use std::io;
 
 use ferry_api::object::Family;
+use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::nft::{CommitFailure, NftBatch, NftSocket};
 
 use crate::names::{ChainName, FixedChain, FixedSet, SetName, TABLE};
@@ -27,14 +28,14 @@ pub enum Leftovers {
 /// # Errors
 /// The kernel's error; `EBUSY` while elements that upstream's proxy has not rewritten yet refer to our chains.
 pub fn remove(family: Family) -> io::Result<Leftovers> {
-    let mut socket = NftSocket::open()?;
-    let (sets, chains) = match found(&mut socket, family) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Leftovers::NoTable),
-        found => match found? {
-            Some(found) => found,
-            None => return Ok(Leftovers::NotTakenOver),
-        },
+    let read = NftSocket::open().and_then(|mut socket| Ok((found(&mut socket, family)?, socket)));
+    let (found, mut socket) = match read {
+        Err(error) if error.kind() == io::ErrorKind::NotFound || ErrorClass::of(&error).lacks_subsystem() => {
+            return Ok(Leftovers::NoTable);
+        }
+        read => read?,
     };
+    let Some((sets, chains)) = found else { return Ok(Leftovers::NotTakenOver) };
     // In two transactions, since kernels before 6.2 keep a chain busy for a moment after its last reference is deleted.
     let mut batch = NftBatch::new(family, TABLE);
     chains.iter().for_each(|chain| batch.flush_chain(chain));

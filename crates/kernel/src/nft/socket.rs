@@ -12,6 +12,7 @@ use super::{
     BaseChain, Chain, CommitFailure, CommitStats, Element, Hook, NftBatch, Octets, Rule, Set, Table, TableFamily,
 };
 use crate::errno::ErrorClass;
+use crate::module;
 use crate::netlink::{AnswerMessage, AnswerObjects, Malformed, MessageError, MessageWriter, Session, nfnetlink};
 
 /// Receive buffer, for the errors of a batch with many refused messages.
@@ -20,6 +21,8 @@ const RECEIVE_BYTES: usize = 4 << 20;
 const DUMP_ATTEMPTS: u32 = 16;
 /// `NFPROTO_UNSPEC`
 const NO_FAMILY: u8 = 0;
+/// The kernel's module.
+const MODULE: &str = "nf_tables";
 
 /// A netlink socket for nf_tables of the network namespace in which it was opened. No method waits for anything but the
 /// kernel's own work.
@@ -31,7 +34,8 @@ pub struct NftSocket {
 // === impl NftSocket ===
 
 impl NftSocket {
-    /// Opens a socket in the network namespace of the calling thread.
+    /// Opens a socket in the network namespace of the calling thread. A kernel without nf_tables has such sockets, too, if it has another
+    /// part of netfilter, and answers any request with an error of which [`ErrorClass::lacks_subsystem`] is true.
     ///
     /// # Errors
     /// The system's error.
@@ -39,6 +43,17 @@ impl NftSocket {
         let session = Session::open(NETLINK_NETFILTER)?;
         session.set_receive_buffer(RECEIVE_BYTES)?;
         Ok(Self { session })
+    }
+
+    /// Opens a socket where nothing can be done without nf_tables.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] with an advice if the kernel has no nf_tables; otherwise the system's error, such as `EPERM` without
+    /// `CAP_NET_ADMIN`.
+    pub fn open_required() -> io::Result<Self> {
+        let mut socket = Self::open().map_err(explained)?;
+        socket.generation().map_err(explained)?;
+        Ok(socket)
     }
 
     /// The socket's port id, which is [`super::NftEvent::port_id`] of its own changes.
@@ -282,4 +297,32 @@ fn of(objects: &AnswerObjects, message: u8) -> impl Iterator<Item = &[u8]> {
 fn refuses_whole_batch(refusal: &MessageError) -> bool {
     const FIRST: u32 = 1;
     refusal.sequence == FIRST && ErrorClass::of(&refusal.error).is_unusable()
+}
+
+/// The error of opening a socket, or of a query that any kernel with nf_tables answers: if the kernel has none, with an advice.
+fn explained(error: io::Error) -> io::Error {
+    if !ErrorClass::of(&error).lacks_subsystem() {
+        return error;
+    }
+    let module = module::find(MODULE);
+    // Where the module is there, something else withholds its socket, such as a profile of seccomp.
+    let advice = if module.is_present() { String::new() } else { format!("; {module}") };
+    io::Error::new(io::ErrorKind::Unsupported, format!("the kernel offers no nf_tables: {error}{advice}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_nf_tables_can_not_be_used() {
+        // Without netfilter, and without a module of it: `nfnetlink_rcv_msg` in net/netfilter/nfnetlink.c.
+        for number in [libc::EPROTONOSUPPORT, libc::EINVAL] {
+            let error = explained(io::Error::from_raw_os_error(number));
+            assert!(ErrorClass::of(&error).is_unusable(), "{error}");
+            assert!(error.to_string().starts_with("the kernel offers no nf_tables: "), "{error}");
+        }
+        let busy = explained(io::Error::from_raw_os_error(libc::ENOBUFS));
+        assert_eq!(busy.raw_os_error(), Some(libc::ENOBUFS));
+    }
 }

@@ -87,19 +87,22 @@ impl Ledger {
     /// # Errors
     /// The system's error.
     pub(crate) fn read(family: Family, excluded: &[IpNet]) -> io::Result<Self> {
-        let mut socket = NftSocket::open()?;
-        let comment = match socket.table(family, TABLE) {
+        let found = NftSocket::open().and_then(|mut socket| Ok((socket.table(family, TABLE)?, socket)));
+        let mut in_table = match found {
             Err(error) if ErrorClass::of(&error).lacks_subsystem() => None,
-            table => table?.map(|table| table.comment.unwrap_or_default()),
+            found => Some(found?).and_then(|(table, socket)| Some((table?, socket))),
         };
-        if comment.as_deref() == Some(TABLE_COMMENT) {
-            return Ok(Self::Listed(Listed::read(&mut socket, family)?));
+        if let Some((table, socket)) = &mut in_table
+            && table.comment.as_deref() == Some(TABLE_COMMENT)
+        {
+            return Ok(Self::Listed(Listed::read(socket, family)?));
         }
         let bound = bound(family)?;
         if bound.is_empty() {
             return Ok(Self::Traces(Traces { excluded: excluded.to_vec(), ..Traces::default() }));
         }
-        let mut node_ports = if comment.is_some() { node_ports(&mut socket, family)? } else { HashSet::new() };
+        let node_ports = in_table.map_or(Ok(HashSet::new()), |(_, mut socket)| node_ports(&mut socket, family));
+        let mut node_ports = node_ports?;
         let of_upstream = upstreams(family)?;
         let has_all_node_ports = of_upstream.is_some();
         node_ports.extend(of_upstream.into_iter().flatten());

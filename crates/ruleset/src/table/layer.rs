@@ -76,9 +76,10 @@ impl<V: Vocabulary, O: InTable<V>> TableLayer<V, O> {
     /// Opens the socket, in the network namespace of this thread.
     ///
     /// # Errors
-    /// The system's error, such as `EPERM` without `CAP_NET_ADMIN`.
+    /// [`io::ErrorKind::Unsupported`] with an advice if the kernel has no nf_tables; otherwise the system's error, such as `EPERM` without
+    /// `CAP_NET_ADMIN`.
     pub fn open(family: Family, world: V::World, commit_lock: TableCommitLock<V, O>) -> io::Result<Self> {
-        Ok(Self { family, world, socket: NftSocket::open()?, commit_lock })
+        Ok(Self { family, world, socket: NftSocket::open_required()?, commit_lock })
     }
 
     fn reader(&mut self) -> Reader<'_, V> {

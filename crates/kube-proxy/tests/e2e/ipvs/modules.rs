@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
+use ferry_lab::loader::NoLoader;
 use ferry_lab::objects::at_cluster_ip;
 use ferry_lab::patience::until;
 use ferry_lab::proxy::ProxyConfig;
@@ -11,35 +12,14 @@ use ferry_lab::{Family, LabMachine, Manifests, Stage, TestService};
 
 use crate::support::{ipvs, run_to_end, server, stage, stage_with};
 
-/// The program that the kernel runs to load a module.
-const LOADER: &str = "/proc/sys/kernel/modprobe";
 const SCHEDULER: &str = "ferry.io/ipvs-scheduler";
 /// Namespaces that end with earlier tests end a little later than these.
 const UNUSED: Duration = Duration::from_secs(10);
 /// Missing schedulers are looked for once a minute.
 const LOOK: Duration = Duration::from_secs(90);
 
-/// The kernel can't load modules as long as this exists.
-struct NoLoader(String);
-
 /// The modules of this machine are not visible as long as this exists, as in a container.
 struct Hidden;
-
-// === impl NoLoader ===
-
-impl NoLoader {
-    fn new() -> Self {
-        let before = fs::read_to_string(LOADER).expect("a kernel with modules");
-        fs::write(LOADER, "/bin/false").expect("root");
-        Self(before)
-    }
-}
-
-impl Drop for NoLoader {
-    fn drop(&mut self) {
-        fs::write(LOADER, self.0.trim()).expect("root");
-    }
-}
 
 // === impl Hidden ===
 

@@ -1,11 +1,13 @@
 //! Black-box tests of the ways of mode userspace: what is reported, in the log and as Events, where one can't be used or a port of a
 //! Service is another program's.
 
+use std::fs;
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
 use ferry_lab::api::ApiServer;
+use ferry_lab::loader::NoLoader;
 use ferry_lab::seccomp::SeccompProfile;
 use serde_json::{Value, json};
 
@@ -18,11 +20,16 @@ const REMEDY: &str = "or configure userspaceWay: bind";
 
 /// Writes the configuration of mode userspace by this way, for a cluster of a kubeconfig; returns its path.
 fn config(machine: &Machine, way: &str) -> String {
+    config_in("userspace", machine, way)
+}
+
+/// The same in another mode.
+fn config_in(mode: &str, machine: &Machine, way: &str) -> String {
     let kubeconfig = machine.path("kubeconfig").display().to_string();
     machine.write(
         "config.yaml",
         &format!(
-            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: userspace\n\
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {mode}\n\
              hostnameOverride: node\nclientConnection: {{kubeconfig: {kubeconfig}}}\n---\napiVersion: ferry.io/v1alpha1\n\
              kind: FerryConfiguration\nuserspaceWay: '{way}'\n"
         ),
@@ -35,7 +42,7 @@ fn without_netfilter(machine: &Machine) -> SeccompProfile {
     const NETLINK_NETFILTER: u64 = 12;
     const EPROTONOSUPPORT: u32 = 93;
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/seccomp/kube-proxy.json");
-    let text = std::fs::read_to_string(shipped).expect("the profile");
+    let text = fs::read_to_string(shipped).expect("the profile");
     let mut profile: Value = serde_json::from_str(&text).expect("JSON");
     let arguments = [(0, AF_NETLINK), (2, NETLINK_NETFILTER)]
         .map(|(index, value)| json!({"index": index, "value": value, "op": "SCMP_CMP_EQ"}));
@@ -122,6 +129,46 @@ fn an_event_of_the_node_says_what_the_preferred_way_lacks() {
         running.until_synced();
         let page = running.get(METRICS, "/metrics").body;
         assert!(page.contains("\nkubeproxy_userspace_way{way=\"bind\"} 1\n"), "{page}");
+    }
+}
+
+/// The kernel has netfilter's sockets for other parts of it, such as connection tracking, and answers as to any message that it doesn't know.
+#[test]
+#[ignore = "needs a kernel that hasn't loaded nf_tables: runs in virtual machines"]
+fn without_nf_tables_mode_userspace_binds_and_another_mode_falls_back_to_it() {
+    let machine = Machine::new();
+    assert!(machine.tool("modprobe", &["nfnetlink"]).status.success());
+    let _loader = NoLoader::new();
+    let loaded = fs::read_to_string("/proc/modules").expect("a kernel with modules");
+    assert!(loaded.contains("nfnetlink") && !loaded.contains("nf_tables"), "{loaded}");
+    let added = machine.tool("ip", &["address", "add", "10.244.0.7/32", "dev", "lo"]);
+    assert!(added.status.success(), "{added:?}");
+    let endpoint = machine.run(|| TcpListener::bind("10.244.0.7:8080").expect("a free port"));
+    endpoint.set_nonblocking(true).expect("an option of every socket");
+    let server = server(&machine);
+    for mode in ["userspace", "nftables", "iptables"] {
+        server.forget_events();
+        let file = config_in(mode, &machine, "");
+        let mut running = machine.start_bare(&["--config", &file, "--proxy-mode-fallback=userspace"]);
+        running.until("an Event", |_| !notes(&server, "ProxyWay", NODE).is_empty());
+        let (_, note) = event_of_way(&server);
+        assert!(["way bind", "nf_tables", "modprobe -- nf_tables"].iter().all(|word| note.contains(word)), "{note}");
+        running.until_synced();
+        running.until("the Service", |_| machine.run(|| TcpStream::connect("10.96.0.1:80")).is_ok());
+        running.until("its endpoint", |_| endpoint.accept().is_ok());
+        assert_eq!(running.get(METRICS, "/proxyMode").body, "userspace");
+        let log = running.log();
+        let fell_back =
+            log.lines().find(|line| line.contains("\"Configured mode can't start, running in a fallback mode\""));
+        assert_eq!(fell_back.is_some(), mode != "userspace", "{log}");
+        assert!(fell_back.is_none_or(|line| line.contains("modprobe -- nf_tables")), "{log}");
+        assert!(!log.contains("Removing rules of an earlier run failed"), "there can be none: {log}");
+    }
+    // Without a fallback, the error says what to do.
+    for mode in ["nftables", "iptables"] {
+        let mut running = machine.start_bare(&["--config", &config_in(mode, &machine, "")]);
+        assert_eq!(running.wait().code(), Some(1), "{}", running.log());
+        assert_names(&running.log(), &[mode, "IPv4", "IPv6", "modprobe -- nf_tables"]);
     }
 }
 
