@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::support::{folder, read, repository, run};
 
 /// The overlays, one for each mode.
-pub(crate) const MODES: [&str; 3] = ["nftables", "iptables", "ipvs"];
+const MODES: [&str; 4] = ["nftables", "iptables", "ipvs", "userspace"];
 
 /// The program that builds kustomizations, by the library of `kubectl kustomize`.
 fn kustomize() -> &'static PathBuf {
@@ -65,8 +65,9 @@ fn a_real_api_server_accepts_them() {
         assert_eq!(answer["metadata"]["name"], object["metadata"]["name"]);
         answer
     };
-    for folder in ["base", "overlays/nftables", "overlays/iptables", "overlays/ipvs"] {
-        let objects = objects(folder);
+    let overlays = MODES.map(|mode| format!("overlays/{mode}"));
+    for folder in overlays.into_iter().chain(["base".to_owned()]) {
+        let objects = objects(&folder);
         assert_eq!(objects.len(), 4, "{folder}");
         objects.iter().for_each(|object| {
             dry_run(object);
