@@ -135,7 +135,7 @@ fn whoever_may_not_is_told_what_and_goes_on() {
     cluster.wait(&mut earlier, 40, &["pod-a:8080"]);
     earlier.terminate();
     cluster.move_to(&TestService::new("web", 40), &[LabMachine::Far]);
-    let generation = cluster.generation();
+    let generation = cluster.settled_generation();
 
     cluster.api.allow_stranger(&json!([]));
     let config = ProxyConfig::with(&connection(&cluster.api.kubeconfig(ClusterUser::Stranger)));

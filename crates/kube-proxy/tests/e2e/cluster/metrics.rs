@@ -35,7 +35,7 @@ fn changes_are_timed_and_what_changes_nothing_leaves_no_debt() {
     cluster.wait(&mut proxy, 70, &["pod-a:8080"]);
     wait(&mut proxy, "queued and synced", |proxy| are_even(&moments(proxy)));
 
-    let generation = cluster.generation();
+    let generation = cluster.settled_generation();
     let note = |path: &str, value: usize| {
         cluster.api.patch(path, &json!({"metadata": {"annotations": {"example.com/note": value.to_string()}}}));
     };

@@ -100,7 +100,7 @@ fn the_zone_is_followed() {
     zone(json!(null));
     cluster.wait(&mut proxy, 52, &["far:8080", "pod-a:8080"]);
     // what the kubelet writes every few seconds changes nothing
-    let generation = cluster.generation();
+    let generation = cluster.settled_generation();
     for beat in 0..5 {
         let condition = json!({"type": "Ready", "status": "True", "reason": format!("beat-{beat}")});
         cluster.api.patch(&format!("{}/status", node_path()), &json!({"status": {"conditions": [condition]}}));
@@ -138,7 +138,7 @@ fn a_node_that_shall_go_takes_no_load() {
     let mut proxy = cluster.start("eligible");
     cluster.wait(&mut proxy, 54, &["pod-a:8080"]);
     wait(&mut proxy, "health", |proxy| status(proxy, "/healthz") == 200);
-    let generation = cluster.generation();
+    let generation = cluster.settled_generation();
 
     let taint = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
     cluster.api.patch(&node_path(), &json!({"spec": {"taints": taint}}));
@@ -175,7 +175,7 @@ fn a_node_that_is_made_anew_takes_nothing_away() {
     cluster.api.patch(&node_path(), &ranges());
     let mut proxy = cluster.start_with("anew", "detectLocalMode: NodeCIDR\nnodePortAddresses: [primary]");
     cluster.wait(&mut proxy, 55, &["pod-a:8080"]);
-    let generation = cluster.generation();
+    let generation = cluster.settled_generation();
     cluster.api.delete(&node_path());
     cluster.api.create(&bare());
     wait(&mut proxy, "a word about it", |proxy| proxy.log().contains("its last one stays in force"));

@@ -199,7 +199,8 @@ fn a_restart_with_unchanged_objects_writes_nothing() {
     cluster.api.create_all(&manifests);
     let mut proxy = cluster.start("restart");
     proxy.wait_until_synced(&Family::ALL);
-    let (before, generation) = (cluster.rules(), cluster.generation());
+    let generation = cluster.settled_generation();
+    let before = cluster.rules();
     for round in 0..2 {
         let (status, _) = proxy.terminate();
         println!("ended: {status}");

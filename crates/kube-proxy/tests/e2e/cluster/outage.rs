@@ -63,7 +63,7 @@ fn outlast(cluster: &mut Cluster, proxy: &mut ProxyProcess<'_>, web: &TestServic
     cluster.move_to(web, &[LabMachine::PodA]);
     cluster.wait(proxy, 30, &["pod-a:8080"]);
     let hammers = hammer(cluster, 30);
-    let generation = cluster.generation();
+    let generation = cluster.settled_generation();
     go_away(cluster, server, how);
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!((status(proxy, "/livez"), status(proxy, "/healthz")), (200, 200), "{what}\n{}", proxy.log());
@@ -148,7 +148,8 @@ fn a_start_without_the_api_server_touches_nothing_until_it_comes() {
     proxy.terminate();
     cluster.move_to(&web, &[LabMachine::Far]);
     cluster.api.stop(ServerKind::Api);
-    let (before, generation) = (cluster.rules(), cluster.generation());
+    let generation = cluster.settled_generation();
+    let before = cluster.rules();
     let hammers = hammer(&cluster, 30);
     let mut proxy = cluster.start("absent");
     wait(&mut proxy, "/livez", |proxy| status(proxy, "/livez") == 200);

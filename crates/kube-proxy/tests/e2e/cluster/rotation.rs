@@ -72,7 +72,7 @@ fn a_new_certificate_of_the_api_server_loses_no_change() {
     let mut proxy = cluster.start("server-certificate");
     cluster.wait(&mut proxy, 31, &["pod-a:8080"]);
     let hammers = hammer(&cluster, 30);
-    let (before, generation) = (presented(&cluster), cluster.generation());
+    let (before, generation) = (presented(&cluster), cluster.settled_generation());
     cluster.api.rotate(Certificate::Server);
     let rotated = in_file(&cluster);
     assert_ne!(rotated, before);
@@ -102,8 +102,8 @@ fn a_new_client_certificate_in_its_files_is_used_without_a_restart() {
     let hammers = hammer(&cluster, 30);
     for (round, place) in (1..).zip([LabMachine::Far, LabMachine::PodA]) {
         let before = connections(&proxy);
+        let generation = cluster.settled_generation();
         cluster.api.rotate(Certificate::KubeProxy);
-        let generation = cluster.generation();
         wait(&mut proxy, "the new certificate", |proxy| {
             proxy.log().matches("\"Client certificate changed, new connections use it\"").count() == round
         });

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ferry_lab::kubernetes::{self, ClusterUser};
 use ferry_lab::nft::{self, Ruleset};
 use ferry_lab::objects::at_cluster_ip;
-use ferry_lab::patience::until;
+use ferry_lab::patience::{slowly, until};
 use ferry_lab::probe::Hammer;
 use ferry_lab::proxy::ProxyConfig;
 use ferry_lab::{Family, Host, Kubernetes, Lab, LabMachine, ProbeTally, Protocol, ProxyProcess, TestService};
@@ -16,6 +16,8 @@ use ferry_lab::{Family, Host, Kubernetes, Lab, LabMachine, ProbeTally, Protocol,
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
 /// Health check port of the first proxy.
 pub(crate) const HEALTHZ: u16 = 10256;
+/// Time without a commit after which none is to come.
+const SETTLES: Duration = Duration::from_millis(500);
 
 /// The lab and the API server.
 pub(crate) struct Cluster {
@@ -137,6 +139,20 @@ impl Cluster {
     /// Generation of nf_tables: the number of commits by any process.
     pub(crate) fn generation(&self) -> u32 {
         nft::generation(self.node())
+    }
+
+    /// The generation after the last commit for what has happened so far: that of the other family, and of what goes only once nothing
+    /// refers to it any more, may come after a connection already shows a change.
+    pub(crate) fn settled_generation(&self) -> u32 {
+        let (mut settled, mut since) = (self.generation(), Instant::now());
+        while since.elapsed() < slowly(SETTLES) {
+            std::thread::sleep(SETTLES / 10);
+            let generation = self.generation();
+            if generation != settled {
+                (settled, since) = (generation, Instant::now());
+            }
+        }
+        settled
     }
 
     /// Asserts that no process commits for a while.
