@@ -1,5 +1,6 @@
 //! `cargo xt fuzz`: runs each fuzz target for some seconds, two at a time, seeded from the cases and the examples.
 
+use crate::meanwhile::{Build, WHEN_IDLE};
 use crate::shell::{CargoMetadata, install_subcommand, last_lines, run as run_command};
 use crate::tally::CheckTally;
 use anyhow::{Context, Result, bail, ensure};
@@ -11,6 +12,50 @@ const SEEDS: &[&str] = &["testdata/cases", "examples"];
 
 /// Targets that run concurrently: the cores of the smallest supported machine.
 const PARALLEL: usize = 2;
+
+/// The result in the line of a target, the first with a number of runs.
+const OK: &str = "ok";
+const FAILED: &str = "FAILED";
+
+/// Time after which an input counts as one that the target hangs with, in seconds. An input takes milliseconds, and waits while the tests
+/// beside it need both cores.
+const HANGS_SECONDS: u32 = 60;
+
+/// Starts `cargo xt fuzz` for all targets beside other steps, with time that nothing else wants.
+///
+/// # Errors
+/// If it can't be started.
+pub(crate) fn start(seconds: u32, metadata: &CargoMetadata) -> Result<Build> {
+    let this = std::env::current_exe().context("the path of this program")?;
+    let (this, seconds) = (this.to_str().context("the path of this program is no text")?, seconds.to_string());
+    Build::start("fuzzing", &[WHEN_IDLE, &[this, "fuzz", "--seconds", &seconds]].concat(), metadata)
+}
+
+/// Waits for the end of fuzzing that was started, prints its output, and counts the targets.
+///
+/// # Errors
+/// If it failed otherwise than by a target: the end of its output.
+pub(crate) fn finish(fuzzing: Build, tally: &mut CheckTally) -> Result<()> {
+    let (status, output) = fuzzing.end()?;
+    print!("{output}");
+    let results: Vec<_> = output.lines().filter_map(result).collect();
+    for (target, ok) in &results {
+        if *ok {
+            tally.passed += 1;
+        } else {
+            tally.fail(format!("fuzz {target}"));
+        }
+    }
+    let explained = results.iter().any(|(_, ok)| !ok);
+    ensure!(explained || status.success() && !results.is_empty(), "{status}\n{}", last_lines(&output).join("\n"));
+    Ok(())
+}
+
+/// The target that a line of the output is about, and whether it is ok.
+fn result(line: &str) -> Option<(&str, bool)> {
+    let (target, result) = line.strip_prefix("fuzz ")?.split_once(": ")?;
+    (result == FAILED || result.starts_with(OK)).then_some((target, result != FAILED))
+}
 
 /// Fuzzes all targets, or the named ones.
 ///
@@ -46,15 +91,15 @@ pub(crate) fn all(metadata: &CargoMetadata, seconds: u32, chosen: &[String], tal
         known.into_iter().filter(|&name| chosen.is_empty() || chosen.iter().any(|one| one == name)).collect();
     for pair in targets.chunks(PARALLEL) {
         let started: Vec<_> =
-            pair.iter().map(|target| Ok((target, start(root, target, seconds)?))).collect::<Result<_>>()?;
+            pair.iter().map(|target| Ok((target, start_target(root, target, seconds)?))).collect::<Result<_>>()?;
         for (target, child) in started {
-            match finish(target, child) {
+            match finish_target(target, child) {
                 Ok(runs) => {
-                    println!("fuzz {target}: ok, {runs} runs");
+                    println!("fuzz {target}: {OK}, {runs} runs");
                     tally.passed += 1;
                 }
                 Err(error) => {
-                    println!("fuzz {target}: FAILED\n{error:#}");
+                    println!("fuzz {target}: {FAILED}\n{error:#}");
                     tally.fail(format!("fuzz {target}"));
                 }
             }
@@ -70,7 +115,7 @@ fn cargo_in(root: &Path) -> Command {
 }
 
 /// Starts one target. New inputs are kept in `fuzz/corpus`, failing ones in `fuzz/artifacts`.
-fn start(root: &Path, target: &str, seconds: u32) -> Result<Child> {
+fn start_target(root: &Path, target: &str, seconds: u32) -> Result<Child> {
     let corpus = root.join("fuzz/corpus").join(target);
     let artifacts = root.join("fuzz/artifacts").join(target);
     for folder in [&corpus, &artifacts] {
@@ -83,7 +128,8 @@ fn start(root: &Path, target: &str, seconds: u32) -> Result<Child> {
         .args(["fuzz", "run", "--sanitizer", "none", target])
         .arg(&corpus)
         .args(seeds)
-        .args(["--", "-timeout=10", "-rss_limit_mb=2048"])
+        .args(["--", "-rss_limit_mb=2048"])
+        .arg(format!("-timeout={HANGS_SECONDS}"))
         .arg(format!("-max_total_time={seconds}"))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -92,14 +138,16 @@ fn start(root: &Path, target: &str, seconds: u32) -> Result<Child> {
 }
 
 /// Waits for a target and returns the number of inputs it tried.
-fn finish(target: &str, child: Child) -> Result<String> {
+fn finish_target(target: &str, child: Child) -> Result<String> {
     let output = child.wait_with_output().with_context(|| format!("waiting for {target}"))?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     if !output.status.success() {
         bail!("{}", telling(&text).join("\n"));
     }
     let runs = text.lines().find_map(|line| line.strip_prefix("Done ")?.split(' ').next());
-    runs.map(Into::into).context("the fuzzer ended without reporting its number of runs")
+    let runs = runs.context("the fuzzer ended without reporting its number of runs")?;
+    ensure!(runs != "0", "no input was tried: the fuzzer got no processor time");
+    Ok(runs.to_owned())
 }
 
 /// The relevant lines of a failure: the panic's message and the path of the input; without a panic the last lines.
@@ -111,4 +159,18 @@ fn telling(text: &str) -> Vec<&str> {
     };
     let kept = lines.iter().filter(|line| line.contains("Test unit written to")).copied();
     lines.iter().skip(at).take(3).copied().chain(kept).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::result;
+
+    #[test]
+    fn results_are_read_from_the_output() {
+        assert_eq!(result("fuzz resolve: ok, 123 runs"), Some(("resolve", true)));
+        assert_eq!(result("fuzz resolve: FAILED"), Some(("resolve", false)));
+        for other in ["", "thread 'main' panicked at fuzz: ok", "fuzz target resolve can't be built: no space"] {
+            assert_eq!(result(other), None, "{other}");
+        }
+    }
 }

@@ -32,17 +32,14 @@ const WAITING: &[(&str, &str)] = &[
     ("crates/kube-proxy", "deploy"),
 ];
 
-/// Runs all binaries, those of Windows beside those that wait, and the documentation's tests, and adds up their summaries.
-/// The output of each is printed in one piece.
+/// Runs these binaries and the documentation's tests one after another, and adds up their summaries. The output of each is printed in one
+/// piece.
 ///
 /// # Errors
 /// If a binary can't be started. One that crashes or hangs counts as a failure, and the others run.
-pub(crate) fn run(binaries: &[Binary], windows: &[Binary], target: &Path, tally: &mut CheckTally) -> Result<()> {
-    let (waiting, alone) = split(binaries);
-    let waiting: Vec<&Binary> = waiting.into_iter().chain(windows).collect();
-    side_by_side(&waiting, target, tally)?;
+pub(crate) fn one_by_one(binaries: &[&Binary], target: &Path, tally: &mut CheckTally) -> Result<()> {
     let log = logs(target)?.join("alone.log");
-    for binary in alone {
+    for binary in binaries {
         run_to_end(&binary.name(), &mut binary.command(BINARY_MAY_TAKE), &log)?.add_to(tally);
     }
     let mut documentation = cargo();
@@ -51,16 +48,11 @@ pub(crate) fn run(binaries: &[Binary], windows: &[Binary], target: &Path, tally:
     Ok(())
 }
 
-/// Runs binaries that mostly wait, and adds up their summaries.
+/// Runs these binaries, which mostly wait, [`LANES`] at a time, and adds up their summaries.
 ///
 /// # Errors
-/// As those of [`run`].
-pub(crate) fn run_waiting(binaries: &[Binary], target: &Path, tally: &mut CheckTally) -> Result<()> {
-    side_by_side(&binaries.iter().collect::<Vec<_>>(), target, tally)
-}
-
-/// Runs these binaries, [`LANES`] at a time.
-fn side_by_side(binaries: &[&Binary], target: &Path, tally: &mut CheckTally) -> Result<()> {
+/// As those of [`one_by_one`].
+pub(crate) fn side_by_side(binaries: &[&Binary], target: &Path, tally: &mut CheckTally) -> Result<()> {
     let logs = logs(target)?;
     let queue = Mutex::new(binaries.iter().copied().collect::<VecDeque<_>>());
     let results: Vec<Result<Vec<Finished>>> = thread::scope(|scope| {
@@ -85,7 +77,7 @@ fn logs(target: &Path) -> Result<std::path::PathBuf> {
 }
 
 /// The binaries that share the lanes, in the order of the table, and those that run alone, in their sorted order.
-fn split(binaries: &[Binary]) -> (Vec<&Binary>, Vec<&Binary>) {
+pub(crate) fn split(binaries: &[Binary]) -> (Vec<&Binary>, Vec<&Binary>) {
     let waits = |binary: &&Binary| WAITING.iter().any(|&name| binary.is(name));
     let waiting = WAITING.iter().filter_map(|&name| binaries.iter().find(|binary| binary.is(name))).collect();
     (waiting, binaries.iter().filter(|binary| !waits(binary)).collect())

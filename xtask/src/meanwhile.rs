@@ -1,10 +1,13 @@
-//! Builds that run beside other steps, at a lower priority.
+//! Builds, and what else takes no part in the steps, beside them at a lower priority.
 
 use crate::shell::{CargoMetadata, last_lines, line};
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+/// A priority at which a program gets only the time that nothing else wants (`SCHED_IDLE`, sched(7)).
+pub(crate) const WHEN_IDLE: &[&str] = &["chrt", "--idle", "0"];
 
 /// A build that was started.
 pub(crate) struct Build {
@@ -35,10 +38,20 @@ impl Build {
     ///
     /// # Errors
     /// If it has failed: the end of its output.
-    pub(crate) fn finish(mut self) -> Result<()> {
-        let status = self.child.wait().with_context(|| format!("waiting for {}", self.name))?;
-        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-        ensure!(status.success(), "{}: {status}\n{}", self.name, last_lines(&log).join("\n"));
+    pub(crate) fn finish(self) -> Result<()> {
+        let name = self.name;
+        let (status, output) = self.end()?;
+        ensure!(status.success(), "{name}: {status}\n{}", last_lines(&output).join("\n"));
         Ok(())
+    }
+
+    /// Waits for its end, and returns its status and output.
+    ///
+    /// # Errors
+    /// If its end or its output can't be read.
+    pub(crate) fn end(mut self) -> Result<(ExitStatus, String)> {
+        let status = self.child.wait().with_context(|| format!("waiting for {}", self.name))?;
+        let output = std::fs::read(&self.log).with_context(|| format!("reading {}", self.log.display()))?;
+        Ok((status, String::from_utf8_lossy(&output).into_owned()))
     }
 }

@@ -61,13 +61,14 @@ const MACHINES: &[Machine] = &[
     Machine { kernel: NEWEST, tests: LAYERS_AND_PLANE },
 ];
 
-/// The layer of the kernel's interfaces, and mode nftables on it.
-const LAYERS: &[Test] = &[IPVS, DEVICES, NFTABLES];
+/// A machine that hasn't loaded nf_tables; then the layer of the kernel's interfaces, and mode nftables on it.
+const LAYERS: &[Test] =
+    &[Test::new("crates/kube-proxy", "outside", "--include-ignored ways::without_nf_tables"), IPVS, DEVICES, NFTABLES];
 const IPVS: Test = Test::new("crates/kernel", "ipvs", "--include-ignored");
 const DEVICES: Test = Test::new("crates/kernel", "devices", "--include-ignored");
 const NFTABLES: Test = Test::new("crates/plane-nftables", "kernel", "--skip iptables");
 
-/// The same, and mode ipvs.
+/// The layer, modes nftables and ipvs on it.
 const LAYERS_AND_PLANE: &[Test] = &[IPVS, DEVICES, NFTABLES, PLANE];
 const PLANE: Test = Test::new("crates/plane-ipvs", "kernel", "--include-ignored");
 

@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let metadata = CargoMetadata::load()?;
     let built = tests(&metadata)?;
     let mut tally = CheckTally::default();
-    lanes::run_waiting(&built, &metadata.target_directory, &mut tally)?;
+    lanes::side_by_side(&built.iter().collect::<Vec<_>>(), &metadata.target_directory, &mut tally)?;
     tally.print_steps();
     ensure!(tally.failed == 0, "{} passed, {} failed", tally.passed, tally.failed);
     println!("{} passed, {} failed", tally.passed, tally.failed);
