@@ -185,6 +185,20 @@ pub fn undelivered_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
     if result == 0 { Ok(usize::try_from(count).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
 }
 
+/// True if the next byte of a TCP socket is an urgent one: a read ends before it, whatever is behind it.
+///
+/// # Errors
+/// The system's error.
+#[expect(unsafe_code, reason = "the ioctl SIOCATMARK, which rustix lacks")]
+pub fn is_at_mark(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    /// `include/uapi/asm-generic/sockios.h`
+    const SIOCATMARK: libc::c_ulong = 0x8905;
+    let mut is_at_mark: libc::c_int = 0;
+    // SAFETY: the request writes one integer, which outlives the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCATMARK as _, ptr::from_mut(&mut is_at_mark)) };
+    if result == 0 { Ok(is_at_mark != 0) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The size of a C structure as system calls want it.
 fn length_of<T>() -> libc::socklen_t {
     const { assert!(size_of::<T>() <= 1024, "a size that fits in every integer") };
@@ -387,6 +401,28 @@ mod tests {
                 let refusal = datagrams.receive(client.as_fd()).unwrap_err();
                 assert_eq!(refusal.kind(), io::ErrorKind::ConnectionRefused);
                 assert!(datagrams.received().is_empty());
+            })
+            .unwrap();
+    }
+
+    #[test]
+    fn a_read_ends_at_an_urgent_byte() {
+        let namespace = Namespace::new().unwrap();
+        namespace.raise_loopback().unwrap();
+        namespace
+            .run(|| {
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                let mut receiver = listener.accept().unwrap().0;
+                assert!(!is_at_mark(receiver.as_fd()).unwrap());
+                sender.write_all(b"before").unwrap();
+                rustix::net::send(&sender, b"!", rustix::net::SendFlags::OOB).unwrap();
+                sender.write_all(b"behind").unwrap();
+                let mut read = [0; 100];
+                assert_eq!(receiver.read(&mut read).unwrap(), 6);
+                assert!(is_at_mark(receiver.as_fd()).unwrap());
+                assert_eq!(receiver.read(&mut read).unwrap(), 6);
+                assert!(!is_at_mark(receiver.as_fd()).unwrap());
             })
             .unwrap();
     }

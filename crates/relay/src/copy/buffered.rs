@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use tokio::task::yield_now;
 
 use super::{Burst, Direction, Finish, First, TURN_BYTES};
+use crate::system::is_at_mark;
 
 /// The buffer on the stack: most requests and answers of interactive protocols fit.
 pub(super) const SMALL_BYTES: usize = 4096;
@@ -102,14 +103,18 @@ pub(super) async fn burst(direction: Direction<'_>) -> Result<Burst, Finish> {
 
 /// Reads once; `None` if there is nothing to read for now.
 ///
-/// A read that does not fill the buffer has emptied the socket. The runtime learns that by `WouldBlock`, which saves the system
+/// A read that does not fill the buffer has emptied the socket, unless it ended before an urgent byte. The runtime learns that by `WouldBlock`, which saves the system
 /// call that would only return it; its notifications are edge-triggered, so the next bytes, or the end, wake it again.
 fn read(from: &TcpStream, buffer: &mut [u8]) -> Result<Option<usize>, Finish> {
     let mut read = None;
     let result = from.try_io(Interest::READABLE, || {
         let count = receive(from, buffer)?;
         read = Some(count);
-        if 0 < count && count < buffer.len() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        if 0 < count && count < buffer.len() && !is_at_mark(from) {
+            Err(io::ErrorKind::WouldBlock.into())
+        } else {
+            Ok(())
+        }
     });
     match result {
         Err(error) if !is_temporary(&error) => Err(Finish::SourceLost),

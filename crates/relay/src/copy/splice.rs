@@ -16,6 +16,7 @@ use tokio::task::yield_now;
 
 use super::buffered::{self, SMALL_BYTES};
 use super::{Burst, Direction, Finish, TURN_BYTES};
+use crate::system::is_at_mark;
 
 /// Sizes that are tried for a large pipe. The first is the most that an unprivileged process may have
 /// (`fs.pipe-max-size`); less is granted once the user has many (`fs.pipe-user-pages-soft`).
@@ -107,10 +108,14 @@ impl Pipes {
 // === impl Pipe ===
 
 impl Pipe {
-    /// Moves bytes of the socket into the pipe, which is empty: so "try again" can only mean that the socket is.
+    /// Moves bytes of the socket into the pipe, which is empty: so "try again" can only mean that the socket is. No bytes: the source has
+    /// closed, or has sent an urgent byte, before which splice(2) ends whatever is behind it.
     fn fill(&mut self, from: &TcpStream) -> io::Result<Moved> {
         let moved = from.try_io(Interest::READABLE, || {
-            Ok(splice(from.as_fd(), None, self.writer.as_fd(), None, self.capacity, flags())?)
+            match splice(from.as_fd(), None, self.writer.as_fd(), None, self.capacity, flags()) {
+                Err(Errno::AGAIN) if is_at_mark(from) => Ok(0),
+                moved => Ok(moved?),
+            }
         });
         let moved = ready(moved)?;
         if let Moved::Bytes(count) = moved {
@@ -151,7 +156,8 @@ async fn burst(direction: Direction<'_>, pipe: Pipe, pipes: &Pipes) -> Result<Bu
     while let Some(pipe) = &mut lent.pipe {
         match pipe.fill(direction.from) {
             Ok(Moved::Nothing) => return Ok(if total > SMALL_BYTES { Burst::Large } else { Burst::Small }),
-            Ok(Moved::Bytes(0)) => return Ok(Burst::End),
+            // A read goes past an urgent byte, and tells the end from one.
+            Ok(Moved::Bytes(0)) => return direction.pass().await,
             Ok(Moved::Bytes(count)) => {
                 total += count;
                 turn += count;

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{self, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 
-use ferry_kernel::datagram::{Route, report_local_address, undelivered_bytes};
+use ferry_kernel::datagram::{self, Route, report_local_address, undelivered_bytes};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -221,6 +221,11 @@ pub(crate) fn duplicate(socket: &impl AsFd) -> io::Result<OpenSocket> {
 /// True if the peer has not acknowledged all bytes that were written.
 pub(crate) fn has_undelivered(stream: &TcpStream) -> bool {
     undelivered_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0)
+}
+
+/// True if a read has ended before an urgent byte: no notification tells of what is behind it.
+pub(crate) fn is_at_mark(stream: &TcpStream) -> bool {
+    datagram::is_at_mark(stream.as_fd()).unwrap_or(false)
 }
 
 /// Waits until the socket has an error: a reset, or keepalive without an answer. Nothing reads from it meanwhile.

@@ -254,6 +254,11 @@ pub(crate) fn has_undelivered(_stream: &TcpStream) -> bool {
     true
 }
 
+/// False: the system reports again what is left behind an urgent byte, whenever it is asked.
+pub(crate) fn is_at_mark(_stream: &TcpStream) -> bool {
+    false
+}
+
 /// Waits until the connection is lost: by a reset, or keepalive without an answer. Nothing reads from it meanwhile. The system
 /// reports that as an end of both directions, beside a readiness that is there all along, so it is looked for in intervals.
 pub(crate) async fn lost(socket: &TcpStream) {

@@ -292,3 +292,47 @@ fn an_answer_in_the_same_moment_as_the_reset_arrives() {
         assert_eq!(received.len(), 100_000);
     });
 }
+
+/// Both in memory and in the kernel, where splice(2) goes no further than an urgent byte. One that the relay has not met when the next one
+/// comes is an ordinary byte, as for every program that doesn't ask for urgent ones.
+#[cfg(target_os = "linux")]
+#[test]
+fn urgent_bytes_hold_up_nothing() {
+    const ROUNDS: usize = 40;
+    in_each_family(|loopback| {
+        for (splice, bytes) in [(false, 3), (true, 3), (false, 200_000), (true, 200_000)] {
+            let listener = TcpListener::bind(loopback).unwrap();
+            let (_balancer, port) = port(&[listener.local_addr().unwrap()]);
+            let relay = Running::new(RelayConfig { splice, ..config() });
+            let address = relay.listen(1, Protocol::Tcp, loopback, &port);
+            let client = thread::spawn(move || {
+                let client = socket2::Socket::from(TcpStream::connect(address).unwrap());
+                for round in 0..ROUNDS {
+                    (&client).write_all(&vec![7; bytes]).unwrap();
+                    client.send_out_of_band(b"!").unwrap();
+                    // Both where the relay has read everything before, and where more is behind it.
+                    thread::sleep(Duration::from_millis(round as u64 % 3));
+                }
+                (&client).write_all(&vec![7; bytes]).unwrap();
+                client
+            });
+            let mut server = listener.accept().unwrap().0;
+            server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let (mut ordinary, mut urgent, mut block) = (0, 0, vec![0; 65_536]);
+            // Everything arrives before the client closes, which would be one more reason to look at the socket.
+            while ordinary < (ROUNDS + 1) * bytes {
+                let count = server
+                    .read(&mut block)
+                    .unwrap_or_else(|error| panic!("{splice} {bytes}: {error} after {ordinary}"));
+                assert!(count > 0, "{splice} {bytes}: the end after {ordinary}");
+                let read = &block[..count];
+                ordinary += read.iter().filter(|byte| **byte == 7).count();
+                urgent += read.iter().filter(|byte| **byte == b'!').count();
+                assert_eq!(read.iter().filter(|byte| ![7, b'!'].contains(byte)).count(), 0);
+            }
+            assert!(ordinary == (ROUNDS + 1) * bytes && urgent < ROUNDS, "{splice} {bytes}: {ordinary} {urgent}");
+            client.join().unwrap().shutdown(Shutdown::Write).unwrap();
+            assert_eq!(server.read(&mut block).unwrap(), 0);
+        }
+    });
+}
