@@ -8,6 +8,7 @@
 mod children;
 pub(crate) mod gate;
 mod load;
+mod ratios;
 mod site;
 
 use std::net::SocketAddr;
@@ -17,12 +18,13 @@ use anyhow::Context as _;
 
 use crate::stats;
 pub(crate) use children::{relay_process, server};
+use ratios::{RelayFigures, Rounds, count};
 use site::{Process, Site};
 
 /// Duration of each load.
 const TIME: Duration = Duration::from_secs(4);
 /// Rounds over all ways; the figures of each round are printed, since the machine's other load varies.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 7;
 /// Idle connections at which memory is measured.
 const IDLE: [usize; 3] = [5_000, 10_000, 20_000];
 /// UDP clients.
@@ -49,13 +51,19 @@ pub(crate) fn run(names: &[&str]) -> anyhow::Result<()> {
     let descriptors = usize::try_from(ferry_relay::raise_limit(500_000)).unwrap_or(usize::MAX);
     let site = Site::new().context("building the network, which needs root and ip")?;
     let _server = site.serve()?;
+    let mut rounds = Rounds::default();
     for round in 1..=ROUNDS {
         println!("\n== round {round} of {ROUNDS}");
-        for (name, start) in ways() {
+        let mut order: Vec<_> = ways().collect();
+        // Each way is the first in some rounds: what runs first finds a processor that is less warm.
+        let first = round % order.len().max(1);
+        order.rotate_left(first);
+        for (name, start) in order {
             let way = start(&site, name)?;
-            site.as_client(|| measure(&way))??;
+            rounds.add(name, site.as_client(|| measure(&way))??);
         }
     }
+    rounds.print();
     println!("\n== idle connections, as far as {descriptors} descriptors of a process go");
     let most = descriptors.saturating_sub(RESERVED);
     for (name, start) in ways().filter(|&(name, _)| name != "direct") {
@@ -67,27 +75,24 @@ pub(crate) fn run(names: &[&str]) -> anyhow::Result<()> {
     site.as_client(|| associations(&way, ASSOCIATIONS.min(most)))?
 }
 
-fn measure(way: &Way) -> anyhow::Result<()> {
+fn measure(way: &Way) -> anyhow::Result<RelayFigures> {
     load::warm_up(way.echo)?;
     let before = way.cpu()?;
     let gigabits = load::stream(way.sink, TIME)?;
-    let cpu = way.cpu()?.saturating_sub(before);
-    println!(
-        "{:16} stream      {:8.2} Gbit/s    {:8.4} s of CPU per gigabit",
-        way.name,
-        gigabits / TIME.as_secs_f64(),
-        cpu.as_secs_f64() / gigabits
-    );
+    let cpu = way.cpu()?.saturating_sub(before).as_secs_f64() / gigabits;
+    let throughput = gigabits / TIME.as_secs_f64();
+    println!("{:16} stream      {throughput:8.2} Gbit/s    {cpu:8.4} s of CPU per gigabit", way.name);
     let before = way.cpu()?;
     let connections = load::connections(&[way.echo], TIME)?;
     print_connections(way.name, connections, way.cpu()?.saturating_sub(before));
-    stats::print(&format!("{:16} round trip", way.name), load::round_trips(way.echo)?, "");
-    Ok(())
+    let trips = load::round_trips(way.echo)?;
+    let figures = RelayFigures { throughput, cpu, connections, round_trip: stats::median(&trips) };
+    stats::print(&format!("{:16} round trip", way.name), trips, "");
+    Ok(figures)
 }
 
 fn print_connections(name: &str, connections: usize, cpu: Duration) {
-    #[expect(clippy::cast_precision_loss, reason = "a count of seconds")]
-    let connections = connections as f64;
+    let connections = count(connections);
     println!(
         "{name:16} connections {:8.0} /s         {:8.1} us of CPU each",
         connections / TIME.as_secs_f64(),
