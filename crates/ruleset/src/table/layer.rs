@@ -171,7 +171,7 @@ impl<V: Vocabulary, O: InTable<V>> Kernel<O> for TableLayer<V, O> {
     }
 
     fn commit(&mut self, batch: &Batch<O>) -> Result<(), CommitFailure> {
-        let large = batch.len() > QUIET_ELEMENTS;
+        let large = elements_of(batch) > QUIET_ELEMENTS;
         let transactions = encode::transactions((self.family, &self.world), batch)?;
         for (done, encoded) in transactions.into_iter().enumerate() {
             self.send(encoded, large, batch).map_err(|failure| match failure.applied {
@@ -189,4 +189,14 @@ impl<V: Vocabulary, O: InTable<V>> Kernel<O> for TableLayer<V, O> {
     fn wake_by(&mut self, waker: &Waker) {
         self.commit_lock.take().wake_by(self.family, waker);
     }
+}
+
+/// The number of objects and elements that a batch writes or deletes.
+pub(super) fn elements_of<V: Vocabulary, O: InTable<V>>(batch: &Batch<O>) -> usize {
+    let written = batch.create.iter().chain(&batch.replace).map(|object| match object.in_table() {
+        Some(TableObject::Ranges(_, ranges)) => 2 * ranges.as_slice().len(),
+        Some(TableObject::Table(_) | TableObject::Set(_) | TableObject::Chain(..) | TableObject::Element(..))
+        | None => 1,
+    });
+    written.sum::<usize>() + batch.delete.len()
 }

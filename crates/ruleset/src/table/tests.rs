@@ -206,6 +206,17 @@ fn restrictions_are_made_ahead_and_deleted_behind() {
     assert_eq!(order(&[], &deleted).unwrap(), [vec![(delete, 0)], vec![(delete, 1), (delete, 2)]]);
 }
 
+/// The kernel notifies of each element, which costs it more than the element itself.
+#[test]
+fn a_set_of_ranges_counts_by_its_elements() {
+    let networks: Vec<_> = (0..200).map(|third| format!("10.0.{third}.8/32").parse().unwrap()).collect();
+    let ranges = Ranges::new(&networks);
+    let wide = TableObject::Ranges(ranges.id(), ranges);
+    let batch = Batch { create: vec![verdict(1)], replace: vec![wide], delete: vec![verdict(2), verdict(3)] };
+    // Each range begins and ends with an element.
+    assert_eq!(layer::elements_of(&batch), 1 + 2 * 200 + 2);
+}
+
 #[test]
 fn elements_that_change_are_replaced_in_one_transaction() {
     let replace = vec![chain(ChainName::Fixed(Chain::Services)), verdict(80)];
