@@ -1,15 +1,15 @@
 //! Measures the pipeline inside one process: decode, store and resolve, the engine's thread, commit, acknowledgement.
 
+mod engines;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
-use ferry_api::config::KubeProxyConfiguration;
+use anyhow::bail;
 use ferry_api::object::{Family, Kind, KubeObject};
 use ferry_api::wire::{Document, decode_manifest};
-use ferry_kernel::iptables::Tool;
 use ferry_kernel::nft::{ElementData, NftBatch, NftSocket, Set, SetFlags, data_type};
 use ferry_kube_proxy::core::{Core, CoreSetup, EngineHandle, NodeFacts};
 use ferry_kube_proxy::events::Recorder;
@@ -20,14 +20,12 @@ use ferry_kube_proxy::report::{ChangeReporter, Reports};
 use ferry_lab::Mode;
 use ferry_model::Settings;
 use ferry_model::store::Event;
-use ferry_plane::SyncEngine;
 use ferry_plane::mailbox::{Arrival, Mailbox, Receiver as MailReceiver};
-use ferry_plane_iptables::{Counters, Features, IptablesCommitLock, IptablesEngine, why_no_sets};
 use ferry_plane_nftables::kernel::Written;
-use ferry_plane_nftables::{NftablesCommitLock, NftablesEngine, engine};
 
 use crate::objects::{self, ENDPOINTS};
 use crate::stats::{self, memory_mib, stat_cpu, thread_cpu};
+use engines::Measured;
 
 /// Rounds of each kind of change.
 const ROUNDS: usize = 2000;
@@ -220,25 +218,11 @@ impl Pipe {
     pub(crate) fn start(mode: Mode) -> anyhow::Result<Self> {
         let (sender, mailbox) = Mailbox::new();
         let (said, passes) = sync_channel(16);
-        let engine: Box<dyn Measured> = match mode.backend {
-            None if mode == Mode::NFTABLES => Box::new(
-                engine(Family::V4, NftablesCommitLock::default()).context("opening the engine, which needs root")?,
-            ),
-            Some(variant) => {
-                let tool = Tool::find(Family::V4, Some(variant))?;
-                let features = Features { has_sets: why_no_sets(&tool).is_none(), ..Features::default() };
-                let commit_lock = IptablesCommitLock::default();
-                Box::new(ferry_plane_iptables::engine(features, tool, commit_lock, Arc::new(Counters::default())))
-            }
-            None => bail!("mode {mode} is not measured inside one process"),
-        };
+        let engine = engines::open(mode)?;
         std::thread::Builder::new().name("sync-v4".to_owned()).spawn(move || drive(engine, &mailbox, &said))?;
         let now = Instant::now();
         let metrics = Arc::new(Metrics::new()?);
-        let mut config = KubeProxyConfiguration::default();
-        mode.name.clone_into(&mut config.mode);
-        "NodeCIDR".clone_into(&mut config.detect_local_mode);
-        config.apply_platform_defaults();
+        let config = engines::defaults(&mode);
         let setup = CoreSetup {
             settings: Settings::from_config(&config, "bench"),
             config,
@@ -286,37 +270,6 @@ impl Pipe {
         let pass = self.passes.recv()?;
         self.last = pass.written;
         Ok(pass)
-    }
-}
-
-/// An engine with counters of the data sent to the kernel or the tool.
-trait Measured: SyncEngine {
-    /// The data sent so far; in mode iptables, runs of the tool and the bytes of their input.
-    fn written(&self) -> Written;
-    /// True before the first acknowledgement.
-    fn is_new(&self) -> bool;
-}
-
-impl Measured for NftablesEngine {
-    fn written(&self) -> Written {
-        self.kernel().written()
-    }
-
-    fn is_new(&self) -> bool {
-        self.acked().is_empty()
-    }
-}
-
-impl Measured for IptablesEngine {
-    fn written(&self) -> Written {
-        let counters = self.kernel().counters();
-        let (runs, bytes) = (counters.runs(), counters.bytes());
-        let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-        Written { commits: count(runs), messages: count(runs), bytes: count(bytes) }
-    }
-
-    fn is_new(&self) -> bool {
-        self.acked().is_empty()
     }
 }
 

@@ -33,7 +33,14 @@ struct PortWriter<'a> {
     ids: [PortId; 2],
     /// the scopes that a frontend needs
     uses: [bool; 2],
-    out: &'a mut Vec<UserspaceObject>,
+}
+
+/// The objects of a Service's frontends, in the order of the frontends.
+#[derive(Default)]
+struct OfFrontends {
+    /// for each scope
+    routes: [Vec<UserspaceObject>; 2],
+    table: Vec<UserspaceObject>,
 }
 
 // === impl Relaying ===
@@ -50,19 +57,24 @@ impl Relaying {
     }
 
     fn service(self, context: &Context, service: &ServiceState, out: &mut Vec<UserspaceObject>) {
-        for state in &service.ports {
-            let name: Arc<str> = state.name.as_ref().into();
-            let id = |scope| PortId {
-                service: service.name.clone(),
-                name: Arc::clone(&name),
-                protocol: state.protocol,
-                scope,
-            };
-            let ids = SCOPES.map(id);
-            let mut writer = PortWriter { family: self.family, context, state, ids, uses: [false; 2], out };
-            state.frontends.iter().for_each(|frontend| writer.frontend(frontend));
-            writer.finish();
+        let writer = |state| PortWriter::new(self.family, context, service, state);
+        let mut writers: Vec<PortWriter<'_>> = service.ports.iter().map(writer).collect();
+        let mut frontends = Vec::new();
+        for (port, state) in service.ports.iter().enumerate() {
+            frontends.extend(state.frontends.iter().map(|frontend| (frontend.at, port, frontend)));
         }
+        // By address, as the objects are: these are smaller to sort, and `share` finds the objects in order.
+        frontends.sort_unstable_by_key(|(at, ..)| *at);
+        let mut written = OfFrontends::default();
+        for (_, port, frontend) in frontends {
+            if let Some(writer) = writers.get_mut(port) {
+                writer.frontend(frontend, &mut written);
+            }
+        }
+        writers.into_iter().for_each(|writer| writer.finish(out));
+        let OfFrontends { routes, mut table } = written;
+        routes.into_iter().for_each(|mut routes| out.append(&mut routes));
+        out.append(&mut table);
     }
 }
 
@@ -93,10 +105,11 @@ impl Compile for Relaying {
     }
 }
 
-/// Leaves each of a unit's objects once: its frontends may share an address or source ranges.
+/// Leaves each of a unit's objects once: its frontends may share an address or source ranges. A stable sort, which finds what is in order
+/// already.
 fn share(out: &mut Vec<UserspaceObject>, start: usize) {
     let Some(own) = out.get_mut(start..) else { return };
-    own.sort_unstable();
+    own.sort();
     let mut own: Vec<UserspaceObject> = out.drain(start..).collect();
     own.dedup();
     out.append(&mut own);
@@ -104,53 +117,60 @@ fn share(out: &mut Vec<UserspaceObject>, start: usize) {
 
 // === impl PortWriter ===
 
-impl PortWriter<'_> {
-    fn frontend(&mut self, frontend: &Frontend) {
+impl<'a> PortWriter<'a> {
+    fn new(family: Family, context: &'a Context, service: &ServiceState, state: &'a PortState) -> Self {
+        let name: Arc<str> = state.name.as_ref().into();
+        let id =
+            |scope| PortId { service: service.name.clone(), name: Arc::clone(&name), protocol: state.protocol, scope };
+        Self { family, context, state, ids: SCOPES.map(id), uses: [false; 2] }
+    }
+
+    fn frontend(&mut self, frontend: &Frontend, out: &mut OfFrontends) {
         if frontend.kind == FrontendKind::ClusterIp
             && let FrontendAddr::Vip(address, _) = frontend.at
         {
-            self.element(ElementKey::ClusterIp(address), Value::None);
+            out.element(ElementKey::ClusterIp(address), Value::None);
         }
         let Some(shape) = Shape::of(frontend) else { return };
         match frontend.at {
-            FrontendAddr::Vip(address, port) => self.vip((address, port), frontend, shape.verdict),
+            FrontendAddr::Vip(address, port) => self.vip((address, port), frontend, shape.verdict, out),
             FrontendAddr::NodePort(port) => {
                 let protocol = self.state.protocol;
-                self.element(ElementKey::NodePort { protocol, port }, shape.verdict);
+                out.element(ElementKey::NodePort { protocol, port }, shape.verdict);
             }
         }
         if !shape.scopes.is_empty() {
-            self.lead(frontend.at, shape.scopes);
+            self.lead(frontend.at, shape.scopes, out);
         }
     }
 
-    fn vip(&mut self, (address, port): (IpAddr, u16), frontend: &Frontend, verdict: Value) {
+    fn vip(&self, (address, port): (IpAddr, u16), frontend: &Frontend, verdict: Value, out: &mut OfFrontends) {
         let protocol = self.state.protocol;
         let key = |map| ElementKey::Vip { map, protocol, address, port };
         let verdict = match &frontend.sources {
             // An empty list has become a verdict already.
             SourceRanges::Only(ranges) if !ranges.is_empty() => {
-                self.element(key(VipMap::Restricted), verdict);
-                self.restrict(ranges)
+                out.element(key(VipMap::Restricted), verdict);
+                out.restrict(self.family, ranges)
             }
             SourceRanges::Any | SourceRanges::Only(_) => verdict,
         };
-        self.element(key(VipMap::Services), verdict);
+        out.element(key(VipMap::Services), verdict);
     }
 
     /// Leads a frontend's packets to the relay.
-    fn lead(&mut self, at: FrontendAddr, scopes: &[Scope]) {
-        for (id, used) in self.ids.clone().into_iter().zip(&mut self.uses) {
+    fn lead(&mut self, at: FrontendAddr, scopes: &[Scope], out: &mut OfFrontends) {
+        for ((id, used), routes) in self.ids.iter().zip(&mut self.uses).zip(&mut out.routes) {
             if !scopes.contains(&id.scope) {
                 continue;
             }
             *used = true;
             match (self.state.protocol, self.context.relay_address) {
-                (Protocol::Tcp, _) => self.out.push(UserspaceObject::Route(id.scope, at, id)),
+                (Protocol::Tcp, _) => routes.push(UserspaceObject::Route(id.scope, at, id.clone())),
                 (Protocol::Udp, Some(address)) => {
                     let key = ElementKey::Datagrams(id.scope, at);
-                    let value = Value::Relay(address, Door::Datagrams(id));
-                    self.out.push(UserspaceObject::Table(TableObject::Element(key, value)));
+                    let value = Value::Relay(address, Door::Datagrams(id.clone()));
+                    out.table.push(UserspaceObject::Table(TableObject::Element(key, value)));
                 }
                 // The model leaves SCTP out, and there is always an address.
                 (Protocol::Sctp, _) | (Protocol::Udp, None) => {}
@@ -158,24 +178,9 @@ impl PortWriter<'_> {
         }
     }
 
-    /// Writes the set and the chain of these source ranges; returns the verdict that leads there.
-    fn restrict(&mut self, networks: &Arc<[IpNet]>) -> Value {
-        let ranges = Ranges::new(networks);
-        let id = ranges.id();
-        self.out.push(UserspaceObject::Table(TableObject::Ranges(id, ranges)));
-        let chain = ChainName::Restricted(id);
-        let rules = Userspace::restricted(self.family, id);
-        self.out.push(UserspaceObject::Table(TableObject::Chain(chain, rules)));
-        Value::Goto(chain)
-    }
-
-    fn element(&mut self, key: ElementKey, value: Value) {
-        self.out.push(UserspaceObject::Table(TableObject::Element(key, value)));
-    }
-
     /// Writes the service port and its listeners, once its frontends are known.
-    fn finish(self) {
-        let Self { state, ids, uses, out, .. } = self;
+    fn finish(self, out: &mut Vec<UserspaceObject>) {
+        let Self { state, ids, uses, .. } = self;
         if !uses.contains(&true) {
             let [cluster, _] = ids;
             out.extend(PortSpec::held(state).map(|spec| UserspaceObject::Port(cluster, spec)));
@@ -190,5 +195,24 @@ impl PortWriter<'_> {
             let spec = PortSpec::new(state, id.scope);
             out.push(UserspaceObject::Port(id, spec));
         }
+    }
+}
+
+// === impl OfFrontends ===
+
+impl OfFrontends {
+    /// Writes the set and the chain of these source ranges; returns the verdict that leads there.
+    fn restrict(&mut self, family: Family, networks: &Arc<[IpNet]>) -> Value {
+        let ranges = Ranges::new(networks);
+        let id = ranges.id();
+        self.table.push(UserspaceObject::Table(TableObject::Ranges(id, ranges)));
+        let chain = ChainName::Restricted(id);
+        let rules = Userspace::restricted(family, id);
+        self.table.push(UserspaceObject::Table(TableObject::Chain(chain, rules)));
+        Value::Goto(chain)
+    }
+
+    fn element(&mut self, key: ElementKey, value: Value) {
+        self.table.push(UserspaceObject::Table(TableObject::Element(key, value)));
     }
 }
