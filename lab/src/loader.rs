@@ -1,5 +1,5 @@
-//! The kernel's own loading of modules, switched off for machines that lack one. Concerns the whole machine, so a test in a virtual
-//! machine only.
+//! Switches off the kernel's module loading, to simulate a kernel without a module. It affects the whole machine: for tests in virtual
+//! machines only.
 
 use std::fs;
 

@@ -17,9 +17,25 @@ const PARALLEL: usize = 2;
 const OK: &str = "ok";
 const FAILED: &str = "FAILED";
 
-/// Time after which an input counts as one that the target hangs with, in seconds. An input takes milliseconds, and waits while the tests
-/// beside it need both cores.
-const HANGS_SECONDS: u32 = 60;
+/// [`FuzzOptions::hangs`]: an input takes milliseconds.
+const HANGS_SECONDS: u32 = 10;
+/// The same beside tests, where an input waits while they need both cores.
+const HANGS_BESIDE_SECONDS: u32 = 60;
+/// The option that says so.
+const BESIDE: &str = "--beside";
+const SECONDS: &str = "--seconds";
+/// Duration of each target, in seconds.
+const DEFAULT_SECONDS: u32 = 20;
+
+/// The command line options.
+struct FuzzOptions {
+    /// duration of each target
+    seconds: u32,
+    /// time after which an input counts as one that the target hangs with, in seconds
+    hangs: u32,
+    /// the targets; all if none is named
+    targets: Vec<String>,
+}
 
 /// Starts `cargo xt fuzz` for all targets beside other steps, with time that nothing else wants.
 ///
@@ -28,7 +44,7 @@ const HANGS_SECONDS: u32 = 60;
 pub(crate) fn start(seconds: u32, metadata: &CargoMetadata) -> Result<Build> {
     let this = std::env::current_exe().context("the path of this program")?;
     let (this, seconds) = (this.to_str().context("the path of this program is no text")?, seconds.to_string());
-    Build::start("fuzzing", &[WHEN_IDLE, &[this, "fuzz", "--seconds", &seconds]].concat(), metadata)
+    Build::start("fuzzing", &[WHEN_IDLE, &[this, "fuzz", BESIDE, SECONDS, &seconds]].concat(), metadata)
 }
 
 /// Waits for the end of fuzzing that was started, prints its output, and counts the targets.
@@ -62,21 +78,19 @@ fn result(line: &str) -> Option<(&str, bool)> {
 /// # Errors
 /// If a target can't be built, or finds a failing input.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let (seconds, targets) = match arguments {
-        [option, seconds, rest @ ..] if option == "--seconds" => (seconds.parse().context("--seconds")?, rest),
-        rest => (20, rest),
-    };
+    let options = FuzzOptions::parse(arguments)?;
     let mut tally = CheckTally::default();
-    all(&CargoMetadata::load()?, seconds, targets, &mut tally)?;
+    all(&CargoMetadata::load()?, &options, &mut tally)?;
     ensure!(tally.failed == 0, "{} of {} targets failed", tally.failed, tally.passed + tally.failed);
     Ok(())
 }
 
-/// Builds all targets at once, runs the chosen ones (all if none is named), and counts them.
+/// Builds all targets at once, runs the chosen ones (all if none is named), and counts them. One that got no processor time runs once more,
+/// behind the others.
 ///
 /// # Errors
 /// If they can't be built or started.
-pub(crate) fn all(metadata: &CargoMetadata, seconds: u32, chosen: &[String], tally: &mut CheckTally) -> Result<()> {
+fn all(metadata: &CargoMetadata, options: &FuzzOptions, tally: &mut CheckTally) -> Result<()> {
     let root = &metadata.workspace_root;
     install_subcommand("fuzz")?;
     run_command(cargo_in(root).args(["fuzz", "build", "--sanitizer", "none"]))?;
@@ -84,17 +98,35 @@ pub(crate) fn all(metadata: &CargoMetadata, seconds: u32, chosen: &[String], tal
     let listed = String::from_utf8(listed.stdout).context("the names of the fuzz targets")?;
     let known: Vec<_> = listed.lines().collect();
     ensure!(!known.is_empty(), "no fuzz target found");
+    let chosen = &options.targets;
     if let Some(unknown) = chosen.iter().find(|name| !known.contains(&name.as_str())) {
         bail!("no fuzz target {unknown}; there are {}", known.join(", "));
     }
     let targets: Vec<_> =
         known.into_iter().filter(|&name| chosen.is_empty() || chosen.iter().any(|one| one == name)).collect();
+    let starved = run_targets(root, options, &targets, tally)?;
+    for target in run_targets(root, options, &starved, tally)? {
+        println!("fuzz {target}: {FAILED}\nno input was tried but the seeds: the fuzzer got no processor time");
+        tally.fail(format!("fuzz {target}"));
+    }
+    Ok(())
+}
+
+/// Runs targets, [`PARALLEL`] at a time, and counts them, except for those that tried nothing but the seeds, which are returned.
+fn run_targets<'t>(
+    root: &Path,
+    options: &FuzzOptions,
+    targets: &[&'t str],
+    tally: &mut CheckTally,
+) -> Result<Vec<&'t str>> {
+    let mut starved = Vec::new();
     for pair in targets.chunks(PARALLEL) {
         let started: Vec<_> =
-            pair.iter().map(|target| Ok((target, start_target(root, target, seconds)?))).collect::<Result<_>>()?;
+            pair.iter().map(|target| Ok((*target, start_target(root, target, options)?))).collect::<Result<_>>()?;
         for (target, child) in started {
             match finish_target(target, child) {
-                Ok(runs) => {
+                Ok((runs, seeds)) if runs <= seeds => starved.push(target),
+                Ok((runs, _)) => {
                     println!("fuzz {target}: {OK}, {runs} runs");
                     tally.passed += 1;
                 }
@@ -105,7 +137,7 @@ pub(crate) fn all(metadata: &CargoMetadata, seconds: u32, chosen: &[String], tal
             }
         }
     }
-    Ok(())
+    Ok(starved)
 }
 
 fn cargo_in(root: &Path) -> Command {
@@ -115,7 +147,7 @@ fn cargo_in(root: &Path) -> Command {
 }
 
 /// Starts one target. New inputs are kept in `fuzz/corpus`, failing ones in `fuzz/artifacts`.
-fn start_target(root: &Path, target: &str, seconds: u32) -> Result<Child> {
+fn start_target(root: &Path, target: &str, options: &FuzzOptions) -> Result<Child> {
     let corpus = root.join("fuzz/corpus").join(target);
     let artifacts = root.join("fuzz/artifacts").join(target);
     for folder in [&corpus, &artifacts] {
@@ -129,25 +161,32 @@ fn start_target(root: &Path, target: &str, seconds: u32) -> Result<Child> {
         .arg(&corpus)
         .args(seeds)
         .args(["--", "-rss_limit_mb=2048"])
-        .arg(format!("-timeout={HANGS_SECONDS}"))
-        .arg(format!("-max_total_time={seconds}"))
+        .arg(format!("-timeout={}", options.hangs))
+        .arg(format!("-max_total_time={}", options.seconds))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("starting fuzz target {target}"))
 }
 
-/// Waits for a target and returns the number of inputs it tried.
-fn finish_target(target: &str, child: Child) -> Result<String> {
+/// Waits for a target and returns the number of inputs it tried, and how many of them were seeds.
+fn finish_target(target: &str, child: Child) -> Result<(u64, u64)> {
     let output = child.wait_with_output().with_context(|| format!("waiting for {target}"))?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     if !output.status.success() {
         bail!("{}", telling(&text).join("\n"));
     }
-    let runs = text.lines().find_map(|line| line.strip_prefix("Done ")?.split(' ').next());
-    let runs = runs.context("the fuzzer ended without reporting its number of runs")?;
-    ensure!(runs != "0", "no input was tried: the fuzzer got no processor time");
-    Ok(runs.to_owned())
+    tried(&text).context("the fuzzer ended without reporting its number of runs")
+}
+
+/// The number of inputs in a fuzzer's output, and how many of them were seeds: all, if it did not get behind these.
+fn tried(text: &str) -> Option<(u64, u64)> {
+    let runs = text.lines().find_map(|line| line.strip_prefix("Done ")?.split(' ').next()?.parse().ok())?;
+    let behind_seeds = |line: &str| {
+        let (count, event) = line.strip_prefix('#')?.split_once(char::is_whitespace)?;
+        event.trim_start().starts_with("INITED").then(|| count.parse().ok())?
+    };
+    Some((runs, text.lines().find_map(behind_seeds).unwrap_or(runs)))
 }
 
 /// The relevant lines of a failure: the panic's message and the path of the input; without a panic the last lines.
@@ -161,9 +200,46 @@ fn telling(text: &str) -> Vec<&str> {
     lines.iter().skip(at).take(3).copied().chain(kept).collect()
 }
 
+// === impl FuzzOptions ===
+
+impl FuzzOptions {
+    fn parse(arguments: &[String]) -> Result<Self> {
+        let (hangs, rest) = match arguments {
+            [option, rest @ ..] if option == BESIDE => (HANGS_BESIDE_SECONDS, rest),
+            rest => (HANGS_SECONDS, rest),
+        };
+        let (seconds, targets) = match rest {
+            [option, seconds, rest @ ..] if option == SECONDS => (seconds.parse().context(SECONDS)?, rest),
+            rest => (DEFAULT_SECONDS, rest),
+        };
+        Ok(Self { seconds, hangs, targets: targets.to_vec() })
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::result;
+    use super::*;
+
+    #[test]
+    fn a_target_that_tried_seeds_alone_is_known() {
+        let output = "INFO: seed corpus: files: 7\n#8\tINITED cov: 3 ft: 4 corp: 1/1b\n#99\tNEW    cov: 4\nDone 512 runs in 21 second(s)";
+        assert_eq!(tried(output), Some((512, 8)));
+        assert_eq!(tried("#8\tINITED cov: 3\nDone 8 runs in 21 second(s)"), Some((8, 8)));
+        assert_eq!(tried("Done 5 runs in 21 second(s)"), Some((5, 5)));
+        assert_eq!(tried("#8\tINITED cov: 3"), None);
+    }
+
+    #[test]
+    fn options_come_before_targets() {
+        let parse = |words: &str| {
+            let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+            FuzzOptions::parse(&words).map(|options| (options.seconds, options.hangs, options.targets.join(" ")))
+        };
+        assert_eq!(parse("").unwrap(), (20, 10, String::new()));
+        assert_eq!(parse("--seconds 5 resolve").unwrap(), (5, 10, "resolve".to_owned()));
+        assert_eq!(parse("--beside --seconds 20").unwrap(), (20, 60, String::new()));
+        assert!(parse("--seconds many").is_err());
+    }
 
     #[test]
     fn results_are_read_from_the_output() {

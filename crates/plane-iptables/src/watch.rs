@@ -146,11 +146,10 @@ impl ChainChanges {
 impl ProcessListener {
     /// Subscribes in the network namespace of this thread. Fails if the kernel has no nf_tables.
     pub(crate) fn join(&mut self) -> io::Result<()> {
-        self.listener.join()?;
         if self.socket.is_none() {
             self.socket = Some(NftSocket::open_required()?);
         }
-        Ok(())
+        self.listener.join()
     }
 
     /// Runs the tool with so many lines. Its changes aren't foreign if it committed as many transactions as `commits` returns;

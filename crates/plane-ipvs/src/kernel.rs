@@ -1,10 +1,10 @@
 //! The kernel half of the mode: three layers under one engine. Creations go from the table to the virtual servers and the
 //! addresses, deletions come back.
 
-use std::io;
-
 use ferry_api::object::Family;
+use ferry_plane::CommitError;
 use ferry_plane::layered::Layered;
+use ferry_ruleset::failure::of_io;
 use ferry_ruleset::table::{TableCommitLock, TableLayer};
 
 use crate::base::Pings;
@@ -45,12 +45,13 @@ pub struct IpvsOptions {
 /// Opens the layers of a family, in the network namespace of this thread.
 ///
 /// # Errors
-/// [`io::ErrorKind::Unsupported`] with an advice if the kernel lacks IPVS; `EPERM` without `CAP_NET_ADMIN`; any other error of
-/// opening the sockets.
-pub(crate) fn open(family: Family, shared: &Shared, options: IpvsOptions) -> io::Result<IpvsKernel> {
+/// [`CommitError::Unusable`] with advice if the kernel lacks nf_tables or IPVS, and without `CAP_NET_ADMIN`; otherwise by the class of
+/// the system's error.
+pub(crate) fn open(family: Family, shared: &Shared, options: IpvsOptions) -> Result<IpvsKernel, CommitError> {
     let table = TableLayer::<IpvsTable, IpvsObject>::open(family, (), shared.commit_lock.clone())?;
-    let servers = ServersKernel::open(family, shared.servers_lock.clone(), options.servers, options.strict_arp)?;
-    let device = DeviceKernel::open(family, shared.device.clone())?;
+    let servers =
+        ServersKernel::open(family, shared.servers_lock.clone(), options.servers, options.strict_arp).map_err(of_io)?;
+    let device = DeviceKernel::open(family, shared.device.clone()).map_err(of_io)?;
     Ok(Layered::new(vec![Box::new(table), Box::new(servers), Box::new(device)]))
 }
 

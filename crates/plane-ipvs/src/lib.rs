@@ -50,9 +50,8 @@ mod trace;
 mod vocabulary;
 mod watch;
 
-use std::io;
-
 use ferry_api::object::Family;
+use ferry_plane::CommitError;
 use ferry_plane::engine::Engine;
 
 pub use base::Pings;
@@ -71,8 +70,8 @@ pub type IpvsEngine = Engine<Ipvs, IpvsKernel>;
 /// Opens the engine of one family, in the network namespace of this thread. Engines of one process share `shared`.
 ///
 /// # Errors
-/// [`io::ErrorKind::Unsupported`] with an advice if the kernel lacks IPVS; `EPERM` without `CAP_NET_ADMIN`; any other error of
-/// opening the sockets.
-pub fn engine(family: Family, shared: &Shared, options: IpvsOptions) -> io::Result<IpvsEngine> {
+/// [`CommitError::Unusable`] with advice if the kernel lacks nf_tables or IPVS, and without `CAP_NET_ADMIN`; otherwise by the class of
+/// the system's error.
+pub fn engine(family: Family, shared: &Shared, options: IpvsOptions) -> Result<IpvsEngine, CommitError> {
     Ok(Engine::new(Ipvs::new(family, options.pings), kernel::open(family, shared, options)?))
 }

@@ -56,12 +56,12 @@ impl NftablesKernel {
     /// Opens the sockets, in the network namespace of this thread.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] with an advice if the kernel has no nf_tables; otherwise the system's error, such as `EPERM` without
-    /// `CAP_NET_ADMIN`.
-    pub fn open(family: Family, commit_lock: NftablesCommitLock) -> io::Result<Self> {
+    /// [`CommitError::Unusable`] with advice if the kernel has no nf_tables, and without `CAP_NET_ADMIN`; otherwise by the class of the
+    /// system's error.
+    pub fn open(family: Family, commit_lock: NftablesCommitLock) -> Result<Self, CommitError> {
         Ok(Self {
             family,
-            socket: NftSocket::open_required()?,
+            socket: NftSocket::open_required().map_err(of_io)?,
             commit_lock,
             prepared: false,
             suspect_maps: SuspectMaps::default(),

@@ -57,9 +57,8 @@ mod trace;
 mod watch;
 mod wire;
 
-use std::io;
-
 use ferry_api::object::Family;
+use ferry_plane::CommitError;
 use ferry_plane::engine::Engine;
 
 pub use compile::Nftables;
@@ -76,7 +75,7 @@ pub type NftablesEngine = Engine<Nftables, NftablesKernel>;
 /// Opens the engine of one family, in the network namespace of this thread. Engines of one process share the `commit_lock`.
 ///
 /// # Errors
-/// `EPERM` without `CAP_NET_ADMIN`; any other error of opening the sockets.
-pub fn engine(family: Family, commit_lock: NftablesCommitLock) -> io::Result<NftablesEngine> {
+/// As [`NftablesKernel::open`].
+pub fn engine(family: Family, commit_lock: NftablesCommitLock) -> Result<NftablesEngine, CommitError> {
     Ok(Engine::new(Nftables::new(family), NftablesKernel::open(family, commit_lock)?))
 }

@@ -48,6 +48,7 @@ const NEEDS: &[Need] = {
         command("ipvsadm", "ipvsadm", "ipvsadm", &[Machines]),
         command("ipset", "ipset", "ipset", &[Machines]),
         command("unshare", "util-linux", "util-linux", &[Demo, Machines, Tests]),
+        command("chrt", "util-linux", "util-linux", &[Tests]),
         command("nsenter", "util-linux", "util-linux", &[Demo]),
         command("setpriv", "util-linux", "util-linux", &[Demo, Tests, Machines]),
         command("python3", "python3", "python3", &[Tests]),

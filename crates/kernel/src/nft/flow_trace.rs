@@ -70,10 +70,10 @@ impl FlowTrace {
             (IpAddr::V6(_), IpAddr::V6(_)) => Family::V6,
             _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "addresses of two families")),
         };
+        let mut owner = NftSocket::open_required()?;
         let notifications = Notifications::open(NETLINK_NETFILTER)?;
         notifications.set_receive_buffer(RECEIVE_BYTES)?;
         notifications.join(wire::TRACE_GROUP)?;
-        let mut owner = NftSocket::open()?;
         let mut batch = NftBatch::new(family, table);
         batch.add_owned_table();
         for hook in [Hook::Prerouting, Hook::Output] {

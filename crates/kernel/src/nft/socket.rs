@@ -48,7 +48,7 @@ impl NftSocket {
     /// Opens a socket where nothing can be done without nf_tables.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] with an advice if the kernel has no nf_tables; otherwise the system's error, such as `EPERM` without
+    /// [`io::ErrorKind::Unsupported`] with advice if the kernel has no nf_tables; otherwise the system's error, such as `EPERM` without
     /// `CAP_NET_ADMIN`.
     pub fn open_required() -> io::Result<Self> {
         let mut socket = Self::open().map_err(explained)?;
@@ -299,7 +299,7 @@ fn refuses_whole_batch(refusal: &MessageError) -> bool {
     refusal.sequence == FIRST && ErrorClass::of(&refusal.error).is_unusable()
 }
 
-/// The error of opening a socket, or of a query that any kernel with nf_tables answers: if the kernel has none, with an advice.
+/// The error of opening a socket, or of a query that any kernel with nf_tables answers: if the kernel has none, with advice.
 fn explained(error: io::Error) -> io::Error {
     if !ErrorClass::of(&error).lacks_subsystem() {
         return error;

@@ -16,6 +16,7 @@ use anyhow::Context as _;
 use ferry_api::config::MODE_NFTABLES;
 use ferry_api::object::Family;
 use ferry_kernel::clock::processor_time;
+use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::forward::{ChainPlace, ForwardChain, ForwardChains, Traffic};
 use ferry_plane::Served;
 
@@ -82,9 +83,9 @@ struct ForwardFindings {
 /// switched off alone.
 fn retire(family: Family, _: Retirement<'_>, _: &mut Vec<Served>) -> Result<usize, RetireError> {
     let failed = |error: anyhow::Error| RetireError::Failed(error.context("removing a rule from a forward chain"));
-    let mut chains = ForwardChains::open(COMMENT).map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => failed(error.into()),
-        _ => RetireError::Absent(error.into()),
+    let mut chains = ForwardChains::open(COMMENT).map_err(|error| match ErrorClass::of(&error).lacks_subsystem() {
+        true => RetireError::Absent(error.into()),
+        false => failed(error.into()),
     })?;
     let mut removed = 0;
     for chain in chains.nft().map_err(|error| failed(error.into()))? {

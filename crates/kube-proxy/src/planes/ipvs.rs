@@ -60,7 +60,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
     let shared = Shared::default();
     let open = |family| -> Result<Box<dyn SyncEngine>, CommitError> {
         let options = options(opening, scheduler, family);
-        let mut engine = ferry_plane_ipvs::engine(family, &shared, options).map_err(CommitError::Unusable)?;
+        let mut engine = ferry_plane_ipvs::engine(family, &shared, options)?;
         // What the kernel lacks is reported at the start.
         ferry_plane::Kernel::prepare(engine.kernel_mut())?;
         Ok(Box::new(engine))
@@ -88,7 +88,7 @@ fn inspectors(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenedInspector>> {
     let (scheduler, shared) = (configured_scheduler(opening.config)?, Shared::default());
     let open = |family| -> Result<Box<dyn Inspector>, CommitError> {
         let engine = ferry_plane_ipvs::engine(family, &shared, options(opening, scheduler, family));
-        Ok(Box::new(engine.map_err(CommitError::Unusable)?))
+        Ok(Box::new(engine?))
     };
     Ok(opening.families.iter().map(|family| (*family, open(*family))).collect())
 }

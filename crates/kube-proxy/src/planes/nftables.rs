@@ -60,7 +60,7 @@ fn open(opening: &Opening<'_>) -> anyhow::Result<Engines> {
 }
 
 fn engine(family: Family, commit_lock: &NftablesCommitLock) -> Result<NftablesEngine, CommitError> {
-    ferry_plane_nftables::engine(family, commit_lock.clone()).map_err(CommitError::Unusable)
+    ferry_plane_nftables::engine(family, commit_lock.clone())
 }
 
 fn inspectors(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenedInspector>> {

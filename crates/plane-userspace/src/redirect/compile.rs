@@ -63,7 +63,7 @@ impl Relaying {
         for (port, state) in service.ports.iter().enumerate() {
             frontends.extend(state.frontends.iter().map(|frontend| (frontend.at, port, frontend)));
         }
-        // By address, as the objects are: these are smaller to sort, and `share` finds the objects in order.
+        // By address, as the objects are: frontends are smaller to sort than objects, and `share` finds those in order.
         frontends.sort_unstable_by_key(|(at, ..)| *at);
         let mut written = OfFrontends::default();
         for (_, port, frontend) in frontends {

@@ -1,8 +1,7 @@
 //! The kernel half of the mode: two layers under one engine. Creations go from the relay to the table, deletions come back.
 
-use std::io;
-
 use ferry_api::object::Family;
+use ferry_plane::CommitError;
 use ferry_plane::engine::Engine;
 use ferry_plane::layered::Layered;
 use ferry_ruleset::table::{TableCommitLock, TableLayer};
@@ -25,13 +24,13 @@ pub type UserspaceEngine = Engine<Relaying, Layered<UserspaceObject>>;
 /// process share the lock and the relay.
 ///
 /// # Errors
-/// The system's error of opening a socket, such as `EPERM` without `CAP_NET_ADMIN`.
+/// As [`TableLayer::open`].
 pub fn engine(
     family: Family,
     lock: &UserspaceCommitLock,
     relay: &SharedRelay,
     reports: ListenerReports,
-) -> io::Result<UserspaceEngine> {
+) -> Result<UserspaceEngine, CommitError> {
     let doors = Doors::default();
     let table = TableLayer::<Userspace, UserspaceObject>::open(family, doors.clone(), lock.clone())?;
     let relay = RelayLayer::new(family, relay.clone(), doors, reports);

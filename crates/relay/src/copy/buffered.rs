@@ -103,8 +103,9 @@ pub(super) async fn burst(direction: Direction<'_>) -> Result<Burst, Finish> {
 
 /// Reads once; `None` if there is nothing to read for now.
 ///
-/// A read that does not fill the buffer has emptied the socket, unless it ended before an urgent byte. The runtime learns that by `WouldBlock`, which saves the system
-/// call that would only return it; its notifications are edge-triggered, so the next bytes, or the end, wake it again.
+/// A read that does not fill the buffer has emptied the socket, unless it ended before an urgent byte. The runtime learns that by
+/// `WouldBlock`: asking for the mark costs less than a read that would only return it. Its notifications are edge-triggered, so the next
+/// bytes, or the end, wake it again.
 fn read(from: &TcpStream, buffer: &mut [u8]) -> Result<Option<usize>, Finish> {
     let mut read = None;
     let result = from.try_io(Interest::READABLE, || {

@@ -156,7 +156,7 @@ async fn burst(direction: Direction<'_>, pipe: Pipe, pipes: &Pipes) -> Result<Bu
     while let Some(pipe) = &mut lent.pipe {
         match pipe.fill(direction.from) {
             Ok(Moved::Nothing) => return Ok(if total > SMALL_BYTES { Burst::Large } else { Burst::Small }),
-            // A read goes past an urgent byte, and tells the end from one.
+            // A read goes past an urgent byte, and distinguishes it from the end.
             Ok(Moved::Bytes(0)) => return direction.pass().await,
             Ok(Moved::Bytes(count)) => {
                 total += count;

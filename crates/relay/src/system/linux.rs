@@ -223,7 +223,7 @@ pub(crate) fn has_undelivered(stream: &TcpStream) -> bool {
     undelivered_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0)
 }
 
-/// True if a read has ended before an urgent byte: no notification tells of what is behind it.
+/// True if a read has ended before an urgent byte: no notification reports what is behind it.
 pub(crate) fn is_at_mark(stream: &TcpStream) -> bool {
     datagram::is_at_mark(stream.as_fd()).unwrap_or(false)
 }

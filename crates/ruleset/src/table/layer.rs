@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::fmt::{self, Debug};
-use std::io;
 use std::marker::PhantomData;
 use std::task::Waker;
 use std::time::Instant;
@@ -76,10 +75,11 @@ impl<V: Vocabulary, O: InTable<V>> TableLayer<V, O> {
     /// Opens the socket, in the network namespace of this thread.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] with an advice if the kernel has no nf_tables; otherwise the system's error, such as `EPERM` without
-    /// `CAP_NET_ADMIN`.
-    pub fn open(family: Family, world: V::World, commit_lock: TableCommitLock<V, O>) -> io::Result<Self> {
-        Ok(Self { family, world, socket: NftSocket::open_required()?, commit_lock })
+    /// [`CommitError::Unusable`] with advice if the kernel has no nf_tables, and without `CAP_NET_ADMIN`; otherwise by the class of the
+    /// system's error.
+    pub fn open(family: Family, world: V::World, commit_lock: TableCommitLock<V, O>) -> Result<Self, CommitError> {
+        let socket = NftSocket::open_required().map_err(of_io)?;
+        Ok(Self { family, world, socket, commit_lock })
     }
 
     fn reader(&mut self) -> Reader<'_, V> {

@@ -21,8 +21,7 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Tried> {
     let commit_lock = UserspaceCommitLock::default();
     let open = |family| -> Result<Box<dyn SyncEngine>, CommitError> {
         let reports = serving::listener_reports(opening, family);
-        let engine = redirect::engine(family, &commit_lock, &shared, reports);
-        let mut engine = engine.map_err(CommitError::Unusable)?;
+        let mut engine = redirect::engine(family, &commit_lock, &shared, reports)?;
         // A kernel without nf_tables, or without one of the expressions, is reported at the start.
         engine.kernel_mut().prepare()?;
         Ok(Box::new(engine))

@@ -18,6 +18,8 @@ pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_kube-proxy");
 pub(crate) const HEALTHZ: u16 = 10256;
 /// Time without a commit after which none is to come.
 const SETTLES: Duration = Duration::from_millis(500);
+/// Time limit until none is to come.
+const SETTLED_WITHIN: Duration = Duration::from_secs(20);
 
 /// The lab and the API server.
 pub(crate) struct Cluster {
@@ -144,8 +146,10 @@ impl Cluster {
     /// The generation after the last commit for what has happened so far: that of the other family, and of what goes only once nothing
     /// refers to it any more, may come after a connection already shows a change.
     pub(crate) fn settled_generation(&self) -> u32 {
-        let (mut settled, mut since) = (self.generation(), Instant::now());
+        let begun = Instant::now();
+        let (mut settled, mut since) = (self.generation(), begun);
         while since.elapsed() < slowly(SETTLES) {
+            assert!(begun.elapsed() < slowly(SETTLED_WITHIN), "commits go on, {settled} was the last");
             std::thread::sleep(SETTLES / 10);
             let generation = self.generation();
             if generation != settled {

@@ -146,10 +146,10 @@ fn without_nf_tables_mode_userspace_binds_and_another_mode_falls_back_to_it() {
     let endpoint = machine.run(|| TcpListener::bind("10.244.0.7:8080").expect("a free port"));
     endpoint.set_nonblocking(true).expect("an option of every socket");
     let server = server(&machine);
-    for mode in ["userspace", "nftables", "iptables"] {
+    for mode in ["userspace", "nftables", "iptables", "ipvs"] {
         server.forget_events();
         let file = config_in(mode, &machine, "");
-        let mut running = machine.start_bare(&["--config", &file, "--proxy-mode-fallback=userspace"]);
+        let mut running = machine.start_bare(&["--config", &file, "--proxy-mode-fallback=userspace", "-v=2"]);
         running.until("an Event", |_| !notes(&server, "ProxyWay", NODE).is_empty());
         let (_, note) = event_of_way(&server);
         assert!(["way bind", "nf_tables", "modprobe -- nf_tables"].iter().all(|word| note.contains(word)), "{note}");
@@ -157,6 +157,16 @@ fn without_nf_tables_mode_userspace_binds_and_another_mode_falls_back_to_it() {
         running.until("the Service", |_| machine.run(|| TcpStream::connect("10.96.0.1:80")).is_ok());
         running.until("its endpoint", |_| endpoint.accept().is_ok());
         assert_eq!(running.get(METRICS, "/proxyMode").body, "userspace");
+        // A debug line of the hand-over from mode nftables, for each family.
+        let absent = "\"Mode is not available here, so it has no rules\"";
+        running.until("the hand-over", |running| {
+            running
+                .log()
+                .lines()
+                .filter(|line| line.contains(absent) && line.contains("\"nft table kube-proxy\""))
+                .count()
+                == 2
+        });
         let log = running.log();
         let fell_back =
             log.lines().find(|line| line.contains("\"Configured mode can't start, running in a fallback mode\""));
@@ -165,10 +175,14 @@ fn without_nf_tables_mode_userspace_binds_and_another_mode_falls_back_to_it() {
         assert!(!log.contains("Removing rules of an earlier run failed"), "there can be none: {log}");
     }
     // Without a fallback, the error says what to do.
-    for mode in ["nftables", "iptables"] {
+    for mode in ["nftables", "iptables", "ipvs"] {
         let mut running = machine.start_bare(&["--config", &config_in(mode, &machine, "")]);
         assert_eq!(running.wait().code(), Some(1), "{}", running.log());
         assert_names(&running.log(), &[mode, "IPv4", "IPv6", "modprobe -- nf_tables"]);
+    }
+    for flag in ["--cleanup", "--cleanup-leftovers"] {
+        let output = machine.output(&[flag]);
+        assert!(output.status.success(), "{flag}: {output:?}");
     }
 }
 
