@@ -20,8 +20,7 @@ const BINARY_MAY_TAKE: &str = "12m";
 const LANES: usize = 3;
 
 /// Binaries whose tests mostly wait for servers, timeouts, downloads and each other: most use a fifth to a quarter of two cores. The
-/// longest come first. All others use both cores, or have to sustain a rate (`churn`), and run alone, but for
-/// fuzzing with the time that they leave.
+/// longest come first. All others use both cores, or have to sustain a rate (`churn`), and run alone.
 const WAITING: &[(&str, &str)] = &[
     ("crates/kube-proxy", "traffic"),
     ("crates/kube-proxy", "cases"),

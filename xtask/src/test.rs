@@ -29,8 +29,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     std::process::exit(i32::from(tally.failed > 0));
 }
 
-/// Runs the steps in order. Three builds run beside the first ones, until something needs what they make; fuzzing runs beside the tests that
-/// leave processors idle, since they need a pace (churn) or one processor each (virtual machines).
+/// Runs the steps in order. Three builds run beside the first ones, until something needs what they make: that for Windows with the time
+/// that tests leave. Fuzzing has what the virtual machines leave, which use one processor each at most.
 fn steps(tally: &mut CheckTally) -> Result<()> {
     let metadata = CargoMetadata::load()?;
     let peer = Build::start("upstream's kube-proxy", &[vm::PEER, "build"], &metadata)?;
@@ -44,16 +44,17 @@ fn steps(tally: &mut CheckTally) -> Result<()> {
         Ok(())
     });
     tally.check("upstream's kube-proxy, built meanwhile", || peer.finish());
+    let (waiting, alone) = lanes::split(&built);
+    tally.step("tests that wait", |tally| lanes::side_by_side(&waiting, &metadata.target_directory, tally));
+    tally.step("other tests", |tally| lanes::one_by_one(&alone, &metadata.target_directory, tally));
     let mut for_windows = Vec::new();
     tally.check("tests for Windows, built meanwhile", || {
         for_windows = windows::finish(on_windows, &metadata)?;
         Ok(())
     });
-    let (waiting, alone) = lanes::split(&built);
-    let waiting: Vec<_> = waiting.into_iter().chain(&for_windows).collect();
-    tally.step("tests that wait", |tally| lanes::side_by_side(&waiting, &metadata.target_directory, tally));
+    let for_windows: Vec<_> = for_windows.iter().collect();
+    tally.step("tests on Windows", |tally| lanes::side_by_side(&for_windows, &metadata.target_directory, tally));
     let fuzzing = fuzz::start(FUZZ_SECONDS, &metadata)?;
-    tally.step("other tests", |tally| lanes::one_by_one(&alone, &metadata.target_directory, tally));
     tally.check("user-mode Linux, built meanwhile", || kernels.finish());
     tally.step("other kernels", |tally| vm::all(&metadata, &built, tally));
     tally.step("fuzz, begun before", |tally| fuzz::finish(fuzzing, tally));

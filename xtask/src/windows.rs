@@ -2,7 +2,7 @@
 
 use crate::binaries::{self, Binary};
 use crate::lanes;
-use crate::meanwhile::Build;
+use crate::meanwhile::{Build, WHEN_IDLE};
 use crate::setup::{self, Use};
 use crate::shell::CargoMetadata;
 use crate::tally::CheckTally;
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Starts building the tests beside other steps, which takes some four minutes of processor time the first time.
+/// Starts building the tests beside other steps, with time that nothing else wants: some ten minutes of processor time the first time.
 ///
 /// # Errors
 /// If the build can't be started.
@@ -47,7 +47,8 @@ pub(crate) fn start(metadata: &CargoMetadata) -> Result<Build> {
     let commands: Vec<String> =
         SELECTIONS.iter().map(|selection| format!("{LANE} cargo test --no-run {}", selection.join(" "))).collect();
     let folder = format!("CARGO_TARGET_DIR={}", folder(metadata).display());
-    Build::start("build for Windows", &["env", &folder, "sh", "-e", "-c", &commands.join("\n")], metadata)
+    let build = ["env", &folder, "sh", "-e", "-c", &commands.join("\n")];
+    Build::start("build for Windows", &[WHEN_IDLE, &build].concat(), metadata)
 }
 
 /// Waits for a build that was started, and returns its test binaries.
