@@ -41,10 +41,10 @@ struct FuzzOptions {
 ///
 /// # Errors
 /// If it can't be started.
-pub(crate) fn start(seconds: u32, metadata: &CargoMetadata) -> Result<Build> {
+pub(crate) fn start(metadata: &CargoMetadata) -> Result<Build> {
     let this = std::env::current_exe().context("the path of this program")?;
-    let (this, seconds) = (this.to_str().context("the path of this program is no text")?, seconds.to_string());
-    Build::start("fuzzing", &[WHEN_IDLE, &[this, "fuzz", BESIDE, SECONDS, &seconds]].concat(), metadata)
+    let this = this.to_str().context("the path of this program is no text")?;
+    Build::start("fuzzing", &[WHEN_IDLE, &[this, "fuzz", BESIDE]].concat(), metadata)
 }
 
 /// Waits for the end of fuzzing that was started, prints its output, and counts the targets.

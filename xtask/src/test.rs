@@ -7,9 +7,6 @@ use crate::tally::CheckTally;
 use crate::{binaries, check, demo, fuzz, lanes, package, vm, windows};
 use anyhow::Result;
 
-/// Duration of each fuzz target, in seconds.
-const FUZZ_SECONDS: u32 = 20;
-
 /// Runs everything and prints the counts.
 ///
 /// # Errors
@@ -54,7 +51,7 @@ fn steps(tally: &mut CheckTally) -> Result<()> {
     });
     let for_windows: Vec<_> = for_windows.iter().collect();
     tally.step("tests on Windows", |tally| lanes::side_by_side(&for_windows, &metadata.target_directory, tally));
-    let fuzzing = fuzz::start(FUZZ_SECONDS, &metadata)?;
+    let fuzzing = fuzz::start(&metadata)?;
     tally.check("user-mode Linux, built meanwhile", || kernels.finish());
     tally.step("other kernels", |tally| vm::all(&metadata, &built, tally));
     tally.step("fuzz, begun before", |tally| fuzz::finish(fuzzing, tally));

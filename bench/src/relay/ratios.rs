@@ -1,4 +1,4 @@
-//! Figures of the relay beside those of the other ways: medians over all rounds of what a round's figures are to each other.
+//! Ratios of the relay's figures to those of the other ways in the same round, as medians over all rounds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The way that is compared with the others.
 const RELAY: &str = "relay";
 
-/// What was measured of one way in one round.
+/// The measurements of one way in one round.
 #[derive(Clone, Copy)]
 pub(super) struct RelayFigures {
     /// gigabits a second of one stream

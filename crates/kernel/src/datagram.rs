@@ -405,51 +405,49 @@ mod tests {
             .unwrap();
     }
 
-    #[test]
-    fn a_read_ends_at_an_urgent_byte() {
+    /// Runs a test with the two ends of a TCP connection over loopback.
+    fn connected(test: impl FnOnce(TcpStream, TcpStream) + Send) {
         let namespace = Namespace::new().unwrap();
         namespace.raise_loopback().unwrap();
-        namespace
-            .run(|| {
-                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-                let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-                let mut receiver = listener.accept().unwrap().0;
-                assert!(!is_at_mark(receiver.as_fd()).unwrap());
-                sender.write_all(b"before").unwrap();
-                rustix::net::send(&sender, b"!", rustix::net::SendFlags::OOB).unwrap();
-                sender.write_all(b"behind").unwrap();
-                let mut read = [0; 100];
-                assert_eq!(receiver.read(&mut read).unwrap(), 6);
-                assert!(is_at_mark(receiver.as_fd()).unwrap());
-                assert_eq!(receiver.read(&mut read).unwrap(), 6);
-                assert!(!is_at_mark(receiver.as_fd()).unwrap());
-            })
-            .unwrap();
+        let connect = || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            test(sender, listener.accept().unwrap().0);
+        };
+        namespace.run(connect).unwrap();
+    }
+
+    #[test]
+    fn a_read_ends_at_an_urgent_byte() {
+        connected(|mut sender, mut receiver| {
+            assert!(!is_at_mark(receiver.as_fd()).unwrap());
+            sender.write_all(b"before").unwrap();
+            rustix::net::send(&sender, b"!", rustix::net::SendFlags::OOB).unwrap();
+            sender.write_all(b"behind").unwrap();
+            let mut read = [0; 100];
+            assert_eq!(receiver.read(&mut read).unwrap(), 6);
+            assert!(is_at_mark(receiver.as_fd()).unwrap());
+            assert_eq!(receiver.read(&mut read).unwrap(), 6);
+            assert!(!is_at_mark(receiver.as_fd()).unwrap());
+        });
     }
 
     #[test]
     fn undelivered_bytes_are_those_that_a_full_receiver_leaves() {
-        let namespace = Namespace::new().unwrap();
-        namespace.raise_loopback().unwrap();
-        namespace
-            .run(|| {
-                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-                let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-                let mut receiver = listener.accept().unwrap().0;
-                assert_eq!(undelivered_bytes(sender.as_fd()).unwrap(), 0);
-                sender.set_nonblocking(true).unwrap();
-                let block = vec![0; 1 << 20];
-                let mut written = 0;
-                while let Ok(count) = sender.write(&block) {
-                    written += count;
-                }
-                assert!(undelivered_bytes(sender.as_fd()).unwrap() > 0);
-                let mut rest = vec![0; written];
-                receiver.read_exact(&mut rest).unwrap();
-                while undelivered_bytes(sender.as_fd()).unwrap() > 0 {
-                    std::thread::yield_now();
-                }
-            })
-            .unwrap();
+        connected(|mut sender, mut receiver| {
+            assert_eq!(undelivered_bytes(sender.as_fd()).unwrap(), 0);
+            sender.set_nonblocking(true).unwrap();
+            let block = vec![0; 1 << 20];
+            let mut written = 0;
+            while let Ok(count) = sender.write(&block) {
+                written += count;
+            }
+            assert!(undelivered_bytes(sender.as_fd()).unwrap() > 0);
+            let mut rest = vec![0; written];
+            receiver.read_exact(&mut rest).unwrap();
+            while undelivered_bytes(sender.as_fd()).unwrap() > 0 {
+                std::thread::yield_now();
+            }
+        });
     }
 }

@@ -132,7 +132,7 @@ fn an_event_of_the_node_says_what_the_preferred_way_lacks() {
     }
 }
 
-/// The kernel has netfilter's sockets for other parts of it, such as connection tracking, and answers as to any message that it doesn't know.
+/// A kernel with other parts of netfilter, such as connection tracking, opens the socket of nf_tables and answers each request with `EINVAL`.
 #[test]
 #[ignore = "needs a kernel that hasn't loaded nf_tables: runs in virtual machines"]
 fn without_nf_tables_mode_userspace_binds_and_another_mode_falls_back_to_it() {
