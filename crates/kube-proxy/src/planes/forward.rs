@@ -16,12 +16,12 @@ use anyhow::Context as _;
 use ferry_api::config::MODE_NFTABLES;
 use ferry_api::object::Family;
 use ferry_kernel::clock::processor_time;
-use ferry_kernel::errno::ErrorClass;
 use ferry_kernel::forward::{ChainPlace, ForwardChain, ForwardChains, Traffic};
 use ferry_plane::Served;
 
 use super::{Opening, RetireError, Retirement, RuleDomain};
 use crate::input::{Input, NodeProblem, NodeWarning};
+use crate::platform;
 use crate::threads::{STACK_BYTES, Threads};
 
 /// The rules in other programs' chains.
@@ -83,7 +83,7 @@ struct ForwardFindings {
 /// switched off alone.
 fn retire(family: Family, _: Retirement<'_>, _: &mut Vec<Served>) -> Result<usize, RetireError> {
     let failed = |error: anyhow::Error| RetireError::Failed(error.context("removing a rule from a forward chain"));
-    let mut chains = ForwardChains::open(COMMENT).map_err(|error| match ErrorClass::of(&error).lacks_subsystem() {
+    let mut chains = ForwardChains::open(COMMENT).map_err(|error| match platform::lacks_subsystem(&error) {
         true => RetireError::Absent(error.into()),
         false => failed(error.into()),
     })?;

@@ -87,10 +87,13 @@ impl Ledger {
     /// # Errors
     /// The system's error.
     pub(crate) fn read(family: Family, excluded: &[IpNet]) -> io::Result<Self> {
-        let found = NftSocket::open().and_then(|mut socket| Ok((socket.table(family, TABLE)?, socket)));
+        let found = NftSocket::open().and_then(|mut socket| {
+            let table = socket.table(family, TABLE)?;
+            Ok(table.map(|table| (table, socket)))
+        });
         let mut in_table = match found {
             Err(error) if ErrorClass::of(&error).lacks_subsystem() => None,
-            found => Some(found?).and_then(|(table, socket)| Some((table?, socket))),
+            found => found?,
         };
         if let Some((table, socket)) = &mut in_table
             && table.comment.as_deref() == Some(TABLE_COMMENT)
