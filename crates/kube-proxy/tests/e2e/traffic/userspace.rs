@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ferry_kernel::iptables::Backend;
 use ferry_lab::iptables;
 use ferry_lab::objects::{EndpointCondition, at_cluster_ip, at_node_port};
-use ferry_lab::patience::{slowly, until, within};
+use ferry_lab::patience::{slowly, until};
 use ferry_lab::probe::{Echo, Hammer, Held};
 use ferry_lab::proxy::{NFTABLES, ProxyConfig, USERSPACE};
 use ferry_lab::{Family, Lab, LabMachine, Manifests, ProbeOutcome, Protocol, Stage, TestService};
@@ -91,6 +91,18 @@ fn echo(lab: &Lab, place: LabMachine) -> Echo {
     Echo::start(lab.host(place), &at)
 }
 
+/// Waits until three connections of each family to the Service `held` are relayed to this endpoint.
+///
+/// A client is connected before the relay chooses an endpoint: without the wait, a change made after it could move the connection.
+fn until_three_are_relayed_to(place: LabMachine, stage: &Stage<'_>) {
+    for family in Family::ALL {
+        let endpoint = format!("endpoint=\"{}\"", SocketAddr::new(place.address(family), ECHO));
+        let labels = [endpoint.as_str(), "service=\"held\""];
+        let open = || stage.proxy.metric("kubeproxy_userspace_endpoint_open_connections", &labels);
+        until("three connections to an endpoint", slowly(Duration::from_secs(10)), || open() == 3.0);
+    }
+}
+
 #[test]
 fn changes_of_mode_and_settings_fail_no_new_connection() {
     let (_turn, lab) = (alone(), Lab::new());
@@ -139,17 +151,11 @@ fn an_established_connection_outlives_its_endpoint_in_the_slices_and_new_ones_go
         stage(&lab, "userspace-held", own("userspaceTerminationGracePeriod: 1s"), &held_by(&[LabMachine::PodA]));
     let to = Family::ALL.map(|family| at_cluster_ip(family, 47));
     let held = Held::open(lab.host(LabMachine::PodB), &to, 3);
+    until_three_are_relayed_to(LabMachine::PodA, &stage);
     stage.set(&held_by(&[LabMachine::Far]));
     let begun = Instant::now();
     let now = Held::open(lab.host(LabMachine::PodB), &to, 3);
-    let labels = |place: LabMachine, family| {
-        [format!("endpoint=\"{}\"", SocketAddr::new(place.address(family), ECHO)), "service=\"held\"".to_owned()]
-    };
-    for family in Family::ALL {
-        let [endpoint, service] = labels(LabMachine::Far, family);
-        let open = || stage.proxy.metric("kubeproxy_userspace_endpoint_open_connections", &[&endpoint, &service]);
-        assert!(within(Duration::from_secs(5), || open() == 3.0), "{family}: {}", open());
-    }
+    until_three_are_relayed_to(LabMachine::Far, &stage);
     // The grace ends the old ones, and no others.
     let open = || stage.proxy.metric("kubeproxy_userspace_open_connections", &["service=\"held\""]);
     assert_eq!(open(), 12.0, "{}", stage.proxy.get(10249, "/metrics").unwrap_or_default());
@@ -172,11 +178,7 @@ fn connections_of_an_endpoint_that_is_listed_outlive_the_grace_period() {
         let to = Family::ALL.map(|family| at_cluster_ip(family, 47));
         let held = Held::open(lab.host(LabMachine::PodB), &to, 3);
         let at_pod = |family| format!("endpoint=\"{}\"", SocketAddr::new(LabMachine::PodA.address(family), ECHO));
-        // One that the relay accepts later could get the other endpoint, which leaves.
-        for family in Family::ALL {
-            let open = || stage.proxy.metric("kubeproxy_userspace_endpoint_open_connections", &[&at_pod(family)]);
-            until("all connections", slowly(Duration::from_secs(5)), || open() == 3.0);
-        }
+        until_three_are_relayed_to(LabMachine::PodA, &stage);
         let service = TestService::new("held", 47);
         let far_and = |service: &TestService, condition| {
             let endpoints = service.endpoints(ECHO, &[LabMachine::Far]).and(LabMachine::PodA, condition);
