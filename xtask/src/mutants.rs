@@ -67,9 +67,12 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
     (RULESET, &["table/layer.rs", "table/probe.rs", "table/read.rs", "watch.rs"]),
 ];
 
-/// The tests of planes that need no kernel.
-const TESTS_OF_PLANES: &[&str] =
-    &["--lib", "--test", "suite", "--", "--skip", "the_kernel_takes", "--skip", "twins::", "--skip", "upstream::"];
+/// The test binaries of planes that need no kernel: no others are built.
+const BINARIES_OF_PLANES: &[&str] = &["--cargo-arg=--lib", "--cargo-arg=--test=suite"];
+
+/// Their tests that do.
+const SKIPPED_OF_PLANES: &[&str] =
+    &["--", "--", "--skip", "the_kernel_takes", "--skip", "twins::", "--skip", "upstream::"];
 
 /// The packages whose tests run for the mutants of [`RULESET`]: also those of the mode that uses all of it.
 const TESTS_OF_RULESET: &str = "ferry-ruleset,ferry-plane-nftables";
@@ -189,7 +192,7 @@ fn mutate(metadata: &CargoMetadata, package: &Package, options: &MutantOptions, 
         command.args(["--test-package", TESTS_OF_RULESET]);
     }
     if is_plane(&package.name) || package.name == RULESET {
-        command.arg("--").args(TESTS_OF_PLANES);
+        command.args(BINARIES_OF_PLANES).args(SKIPPED_OF_PLANES);
     }
     let status = command.status().context("starting cargo mutants")?;
     match status.code() {

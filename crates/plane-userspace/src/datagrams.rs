@@ -34,3 +34,24 @@ impl DatagramEndpoints {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use ferry_conformance::states::pool;
+
+    use super::*;
+
+    #[test]
+    fn each_listener_has_endpoints_of_its_own_until_it_ends() {
+        let behind = DatagramEndpoints::default();
+        let [first, second] = [[1], [2]].map(|last| pool(Family::V4, &last).0);
+        behind.lead(Family::V4, 61_000, &first);
+        behind.lead(Family::V4, 61_001, &first);
+        behind.lead(Family::V4, 61_001, &second);
+        assert_eq!(behind.endpoints(Family::V4, 61_000), Some(first));
+        assert_eq!(behind.endpoints(Family::V4, 61_001), Some(second));
+        assert_eq!(behind.endpoints(Family::V6, 61_000), None);
+        behind.end(Family::V4, 61_000);
+        assert_eq!([61_000, 61_001].map(|port| behind.endpoints(Family::V4, port).is_some()), [false, true]);
+    }
+}

@@ -95,15 +95,27 @@ mod tests {
         let reports = move |text: Option<&str>| reports.lock().unwrap().push(text.map(str::to_owned));
         let mut failing = FailingListeners::new(ListenerReports(Arc::new(reports)));
         failing.report();
+        assert!(failing.is_empty());
         for number in 0..5 {
             failing.insert(number, format!("{number} is taken"));
         }
         failing.report();
         failing.report();
-        (0..5).for_each(|number| failing.remove(&number));
+        (0..4).for_each(|number| failing.remove(&number));
+        assert!(!failing.is_empty());
+        failing.remove(&4);
         failing.report();
         let expected =
             "5 ports of Services without a listener, tried again: 0 is taken; 1 is taken; 2 is taken; and 2 more";
         assert_eq!(*made.lock().unwrap(), [Some(format!("{expected}; {ADVICE}")), None]);
+    }
+
+    #[test]
+    fn a_single_port_is_named_in_the_singular() {
+        let mut failing = FailingListeners::new(ListenerReports(Arc::new(|_| {})));
+        failing.insert(1, "it is taken".to_owned());
+        let expected = format!("1 port of Services without a listener, tried again: it is taken; {ADVICE}");
+        assert_eq!(failing.text(), Some(expected));
+        assert!(format!("{failing:?}").contains("ListenerReports"));
     }
 }

@@ -37,7 +37,7 @@ pub struct Readings {
 }
 
 /// The counts of a port of a Service since it is served, both scopes together; only of one with connections.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortReading {
     /// the family
     pub family: Family,
@@ -71,7 +71,7 @@ pub struct PortReading {
 }
 
 /// The counts of an endpoint.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointReading {
     /// its address
     pub address: SocketAddr,
@@ -295,3 +295,6 @@ impl PortReading {
 fn count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

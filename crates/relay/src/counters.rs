@@ -77,7 +77,8 @@ impl Counter {
         self.0.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn add(&self, more: u64) {
+    /// Counts so many more.
+    pub fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
@@ -94,8 +95,8 @@ impl Gauge {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts one more, unless `limit` of them exist.
-    pub(crate) fn enter(&self, limit: usize) -> bool {
+    /// Counts one more, unless `limit` of them exist; returns whether it did.
+    pub fn enter(&self, limit: usize) -> bool {
         let entered = self.0.fetch_add(1, Ordering::Relaxed) < limit;
         if !entered {
             self.leave();

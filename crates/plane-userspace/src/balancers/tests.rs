@@ -77,15 +77,73 @@ fn another_port_has_endpoints_of_its_own() {
 }
 
 #[test]
+fn a_port_keeps_the_connections_of_the_scope_that_is_closed() {
+    let (mut balancers, _workers) = balancers();
+    let [cluster, local] = [Scope::Cluster, Scope::Local].map(|scope| port("web", scope));
+    for (stays, goes) in [(&cluster, &local), (&local, &cluster)] {
+        serve(&mut balancers, stays, &spec(&[1], &[2]));
+        let held = serve(&mut balancers, goes, &spec(&[2], &[1]));
+        balancers.close(goes);
+        assert!(!held[0].is_removed() || held[0].lingers(), "{goes}: it is in the slices: {held:?}");
+        balancers.close(stays);
+    }
+}
+
+#[test]
+fn the_ports_that_are_served_are_found_and_listed() {
+    let (mut balancers, _workers) = balancers();
+    let ids = ["first", "second"].map(|name| port(name, Scope::Cluster));
+    for id in &ids {
+        serve(&mut balancers, id, &spec(&[1], &[]));
+    }
+    assert!(balancers.iter().map(|(id, _)| id).eq(&ids));
+    balancers.close(&ids[0]);
+    assert_eq!(ids.each_ref().map(|id| balancers.get(id).is_some()), [false, true]);
+    assert!(balancers.iter().map(|(id, _)| id).eq(&ids[1..]));
+}
+
+#[test]
+fn the_ports_of_an_engine_that_ends_leave_the_directory() {
+    let (mut balancers, _workers) = balancers();
+    let directory = balancers.shared.directory.clone();
+    serve(&mut balancers, &port("closed", Scope::Cluster), &spec(&[1], &[]));
+    serve(&mut balancers, &port("web", Scope::Local), &spec(&[1], &[]));
+    balancers.close(&port("closed", Scope::Cluster));
+    assert!(directory.serves(Family::V4).eq([port("web", Scope::Local)]));
+    drop(balancers);
+    assert_eq!(directory.serves(Family::V4).count(), 0);
+}
+
+/// A balancer with an endpoint that is removed as soon as nothing holds it.
+fn with_endpoint() -> Balancer {
+    let balancer = Balancer::new(None, DEFAULT_PENALTY);
+    balancer.replace(&[([192, 0, 2, 1], 80).into()], []);
+    balancer
+}
+
+#[test]
 fn ports_that_are_gone_are_forgotten_with_their_endpoints() {
     let mut gone = GonePorts::default();
-    let balancer = || {
-        let balancer = Balancer::new(None, DEFAULT_PENALTY);
-        balancer.replace(&[([192, 0, 2, 1], 80).into()], []);
-        balancer
-    };
     for number in 0..4 * FIRST_SWEEP {
-        gone.insert(&port(&format!("web-{number}"), Scope::Cluster), &balancer());
+        gone.insert(&port(&format!("web-{number}"), Scope::Cluster), &with_endpoint());
         assert!(gone.of_ports.len() <= FIRST_SWEEP, "{number}");
     }
+}
+
+/// Otherwise a Service that goes would cost a look at all that went before.
+#[test]
+fn ports_that_are_gone_and_still_held_are_looked_through_each_time_their_number_doubles() {
+    let mut gone = GonePorts::default();
+    let (mut sweeps, mut before) = (Vec::new(), 0);
+    let mut held = Vec::new();
+    for number in 0..=4 * FIRST_SWEEP {
+        let balancer = with_endpoint();
+        held.extend(balancer.known());
+        gone.insert(&port(&format!("web-{number}"), Scope::Cluster), &balancer);
+        if gone.next_sweep != before {
+            before = gone.next_sweep;
+            sweeps.push(number);
+        }
+    }
+    assert_eq!(sweeps, [0, FIRST_SWEEP, 2 * FIRST_SWEEP, 4 * FIRST_SWEEP]);
 }
