@@ -9,6 +9,8 @@ use ferry_kernel::iptables::nft::IptablesChain;
 use ferry_kernel::iptables::{
     Backend, Environment, IptablesChainName, OutputLine, Table, Tool, ToolFailure, legacy, nft,
 };
+use ferry_kernel::module::{self, ModuleState};
+use ferry_kernel::nft::NftSocket;
 
 use crate::names;
 
@@ -43,8 +45,8 @@ pub fn choose() -> Result<VariantChoice, ToolFailure> {
     choose_in(&Environment::of_process())
 }
 
-/// Chooses, in this order: where the kubelet's hints are; where more rules are; what the plain `iptables` is. If that
-/// variant cannot be used, the other one. Makes no table.
+/// Chooses, in this order: where the kubelet's hints are; where more rules are; what the plain `iptables` is, unless that is nft, which
+/// the kernel lacks, and legacy may work. If that variant's tool cannot be used, the other one. Makes no table.
 ///
 /// # Errors
 /// [`ToolFailure`] if neither variant can be used; [`ToolFailure::NoPermission`] if what is there may not be read.
@@ -55,11 +57,7 @@ pub fn choose_in(environment: &Environment) -> Result<VariantChoice, ToolFailure
         None => by_rules(environment, seen)?,
         hint => hint,
     };
-    let (wanted, why) =
-        evidence.unwrap_or_else(|| {
-        let why = "no hint of the kubelet and no rules decide; the plain iptables, or the only one installed, is of this variant";
-        (plain.backend(), why.to_owned())
-    });
+    let (wanted, why) = evidence.unwrap_or_else(|| without_evidence(environment, plain.backend()));
     let (used, unused) = match Tool::find_in(environment, Family::V4, Some(wanted)) {
         Ok(_) => (wanted, other(wanted)),
         Err(failure) if plain.backend() == wanted => return Err(failure),
@@ -137,6 +135,29 @@ fn by_rules(environment: &Environment, seen: [VariantTables; 2]) -> Result<Optio
             }
         }
     })
+}
+
+/// The variant where neither hints nor rules decide.
+fn without_evidence(environment: &Environment, plain: Backend) -> (Backend, String) {
+    let lacks_nft = || NftSocket::open_required().is_err_and(|error| error.kind() == io::ErrorKind::Unsupported);
+    let has_tool = || Tool::find_in(environment, Family::V4, Some(Backend::Legacy)).is_ok();
+    let may_work = || legacy_may_work(module::find("nf_tables").state, module::find("ip_tables").state);
+    let (backend, why) = if plain == Backend::Nft && lacks_nft() && has_tool() && may_work() {
+        (Backend::Legacy, "the plain iptables is of the nft variant, but the kernel offers no nf_tables")
+    } else {
+        (plain, "the plain iptables, or the only one installed, is of this variant")
+    };
+    (backend, format!("no hint of the kubelet and no rules decide; {why}"))
+}
+
+/// True if a kernel that offers no nf_tables has the tables of the legacy variant, or can load them. If it could load modules, it would have
+/// loaded an installed nf_tables.
+const fn legacy_may_work(nf_tables: ModuleState, ip_tables: ModuleState) -> bool {
+    match ip_tables {
+        ModuleState::Loaded | ModuleState::BuiltIn => true,
+        ModuleState::Loadable => matches!(nf_tables, ModuleState::Absent),
+        ModuleState::Absent | ModuleState::Unknown => false,
+    }
 }
 
 /// The number of chains and rules of any program, in both families; none if no tool can list them.

@@ -116,6 +116,17 @@ fn where_nothing_is_the_plain_tool_decides() {
 }
 
 #[test]
+fn without_nf_tables_the_legacy_variant_may_work_if_its_tables_can_be_there() {
+    use ModuleState::{Absent, BuiltIn, Loadable, Loaded, Unknown};
+    // The kernel has, or can load, ip_tables: with each state of nf_tables.
+    for nf_tables in [Loaded, BuiltIn, Loadable, Absent, Unknown] {
+        let may_work = [Loaded, BuiltIn, Loadable, Absent, Unknown].map(|state| legacy_may_work(nf_tables, state));
+        // An installed nf_tables that was not loaded shows that nothing can be loaded here.
+        assert_eq!(may_work, [true, true, nf_tables == Absent, false, false], "{nf_tables:?}");
+    }
+}
+
+#[test]
 fn looking_makes_no_table() {
     let folder = Folder::new();
     let run = || {

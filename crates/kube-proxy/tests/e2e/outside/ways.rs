@@ -15,6 +15,26 @@ use crate::events::{NODE, notes};
 use crate::snapshot::{metric, server};
 use crate::support::{METRICS, Machine};
 
+/// The modules of mode iptables in the legacy variant, which the kernel can't load by itself without its loader.
+const LEGACY: &[&str] = &[
+    "iptable_filter",
+    "iptable_mangle",
+    "iptable_nat",
+    "ip6table_filter",
+    "ip6table_mangle",
+    "ip6table_nat",
+    "ip6t_REJECT",
+    "ipt_REJECT",
+    "xt_MASQUERADE",
+    "xt_addrtype",
+    "xt_comment",
+    "xt_conntrack",
+    "xt_mark",
+    "xt_nat",
+    "xt_recent",
+    "xt_statistic",
+    "xt_tcpudp",
+];
 /// The remedy without nf_tables, in the words of the error.
 const REMEDY: &str = "or configure userspaceWay: bind";
 
@@ -184,6 +204,18 @@ fn without_nf_tables_mode_userspace_binds_and_another_mode_falls_back_to_it() {
         let output = machine.output(&[flag]);
         assert!(output.status.success(), "{flag}: {output:?}");
     }
+    // Mode iptables takes the legacy variant where the kernel has that.
+    let loaded = machine.tool("modprobe", &[&["--all"], LEGACY].concat());
+    assert!(loaded.status.success(), "{loaded:?}");
+    // A connection has a route before its rule is looked for.
+    let route = machine.tool("ip", &["route", "add", "10.96.0.0/16", "dev", "lo"]);
+    assert!(route.status.success(), "{route:?}");
+    let mut running = machine.start_bare(&["--config", &config_in("iptables", &machine, "")]);
+    running.until_synced();
+    let chosen = "\"Chose iptables variant\" variant=\"legacy\"";
+    assert!(running.log().lines().any(|line| line.contains(chosen) && line.contains("offers no nf_tables")));
+    running.until("the Service", |_| machine.run(|| TcpStream::connect("10.96.0.1:80")).is_ok());
+    running.until("its endpoint", |_| endpoint.accept().is_ok());
 }
 
 /// A program that listens at all addresses has the port at a service address, too.
