@@ -2,18 +2,23 @@
 //!
 //! A parameter is written only if its value differs, so that a process without the privilege finds what `--init-only` has set. The
 //! limit and the size of the hash table belong to the initial network namespace: elsewhere, as in a container with a network of
-//! its own, they can't be written. One warning names all that could not be written, and the proxy goes on.
+//! its own, they can't be written. One warning names all that could not be written, or why none could, and the proxy goes on.
 
 use std::io;
 
 use ferry_api::config::{Conntrack, GoDuration};
 use ferry_api::object::Family;
-use ferry_kernel::{conntrack, sysctl};
+use ferry_kernel::conntrack::{self, ConntrackError, ConntrackSocket};
+use ferry_kernel::errno::ErrorClass;
+use ferry_kernel::module;
+use ferry_kernel::sysctl;
 
 /// With a value other than 0, TCP packets outside of their connection's window count as valid.
 pub const TCP_BE_LIBERAL: &str = "net.netfilter.nf_conntrack_tcp_be_liberal";
 /// Most entries of the connection tracking table.
 const MAX: &str = "net.netfilter.nf_conntrack_max";
+/// The module that answers queries about connections, and whose loading loads connection tracking.
+const NETLINK_MODULE: &str = "nf_conntrack_netlink";
 /// Number of buckets of the hash table; of the module, not of a network namespace.
 const HASH_SIZE: &str = "/sys/module/nf_conntrack/parameters/hashsize";
 /// Entries per bucket, at most.
@@ -28,19 +33,27 @@ type Parameter = (&'static str, u64);
 
 /// Sets all parameters of this section whose values differ, in the network namespace of this thread.
 pub fn set_connection_tracking(config: &Conntrack) {
-    let mut failures = Vec::new();
     let limit = limit(config, processors());
-    let wanted = limit.into_iter().map(|limit| (MAX, limit)).chain(timeouts(config));
-    for (name, value) in wanted {
-        match set(name, value) {
-            Ok(()) if name == MAX => failures.extend(grow_table(value).err().map(|error| failure(HASH_SIZE, &error))),
-            Ok(()) => {}
-            Err(error) => failures.push(failure(name, &error)),
-        }
+    let wanted: Vec<Parameter> = limit.into_iter().map(|limit| (MAX, limit)).chain(timeouts(config)).collect();
+    if wanted.is_empty() {
+        return;
     }
+    let failures = match ensure_loaded() {
+        Ok(()) => wanted.into_iter().flat_map(set_one).collect(),
+        Err(error) => vec![format!("all ({})", explained(error))],
+    };
     if !failures.is_empty() {
         let parameters = failures.join(", ");
         tracing::warn!(parameters, "Failed to set connection tracking parameters, keeping the kernel's values");
+    }
+}
+
+/// Sets a parameter, and what belongs to it; returns what failed.
+fn set_one((name, value): Parameter) -> Option<String> {
+    match set(name, value) {
+        Ok(()) if name == MAX => grow_table(value).err().map(|error| failure(HASH_SIZE, &error)),
+        Ok(()) => None,
+        Err(error) => Some(failure(name, &error)),
     }
 }
 
@@ -82,11 +95,7 @@ fn count(list: &str) -> Option<u64> {
 
 fn set(name: &str, value: u64) -> io::Result<()> {
     let value = value.to_string();
-    let now = sysctl::read(name).or_else(|error| match error.kind() {
-        // Connection tracking is not loaded yet; a query loads it.
-        io::ErrorKind::NotFound => load().and_then(|()| sysctl::read(name)),
-        _ => Err(error),
-    })?;
+    let now = sysctl::read(name)?;
     if now != value {
         sysctl::write(name, &value)?;
         tracing::info!(entry = name, value, "Set sysctl");
@@ -106,11 +115,25 @@ fn grow_table(entries: u64) -> io::Result<()> {
     Ok(())
 }
 
-fn load() -> io::Result<()> {
+/// Has the kernel load connection tracking: any query does.
+fn ensure_loaded() -> Result<(), ConntrackError> {
+    if !sysctl::read(MAX).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return Ok(());
+    }
     let nothing =
         conntrack::Filter { family: Family::V4, protocol: 0, destination: None, port: None, unanswered: false };
-    let dump = |mut table: conntrack::ConntrackSocket| table.dump(&nothing, &mut |_| {}).map(drop);
-    conntrack::ConntrackSocket::open().and_then(dump).map_err(io::Error::other)
+    ConntrackSocket::open()?.dump(&nothing, &mut |_| {}).map(drop)
+}
+
+/// The error of a query; with advice if the kernel lacks what answers it.
+fn explained(error: ConntrackError) -> String {
+    let module = module::find(NETLINK_MODULE);
+    match &error {
+        ConntrackError::Unusable(cause) if ErrorClass::of(cause).lacks_subsystem() && !module.is_present() => {
+            format!("the kernel offers no connection tracking: {cause}; {module}")
+        }
+        _ => error.to_string(),
+    }
 }
 
 fn failure(name: &str, error: &io::Error) -> String {
