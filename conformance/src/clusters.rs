@@ -15,6 +15,7 @@ use crate::costs::assert_found;
 use crate::decided::Decided;
 use crate::matrix;
 use crate::mode::{Mode, ObjectOf};
+use crate::property::inputs;
 use crate::proxy::MemoryProxy;
 
 /// Random clusters per test.
@@ -72,7 +73,7 @@ fn hints_lead_to_the_units<M: Mode>(decided: &Decided) {
 
 /// In 48 clusters, with 2,000 packets in each family.
 pub fn the_rules_do_what_the_model_decides<M: Mode>() {
-    proptest!(config(), |(seed in any::<u64>())| {
+    proptest!(inputs(CASES), |(seed in any::<u64>())| {
         let cluster = Cluster::random(seed);
         let case = case_of::<M>(&cluster, seed);
         let mut random = Random::new(seed);
@@ -103,7 +104,7 @@ const FOUND: [(u64, usize); 7] = [
 /// With 48 histories, in half of which commits fail half-way; their end states also have the model's verdict on packets.
 pub fn any_history_ends_as_one_full_build_does<M: Mode>() {
     FOUND.into_iter().for_each(|(seed, moments)| history_ends_as_one_full_build_does::<M>(seed, moments));
-    proptest!(config(), |(seed in any::<u64>(), moments in 1..60usize)| {
+    proptest!(inputs(CASES), |(seed in any::<u64>(), moments in 1..60usize)| {
         history_ends_as_one_full_build_does::<M>(seed, moments);
     });
 }
@@ -129,8 +130,4 @@ fn history_ends_as_one_full_build_does<M: Mode>(seed: u64, moments: usize) {
         assert_eq!(proxy.settle(), fresh::<M>(family, &case, &cluster).settle());
         the_rules_do_what_is_decided(&proxy, &case, &proxy.engine.objects(), 300, &mut random);
     }
-}
-
-fn config() -> ProptestConfig {
-    ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() }
 }

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 
 use crate::memory::{MemoryEngine, good, half_way, settle, settled};
 use crate::mode::{KeyOf, Mode};
+use crate::property::inputs;
 use crate::world::{CONTEXTS, World};
 
 /// One step of a history.
@@ -116,8 +117,7 @@ fn leaves<M: Mode>(engine: &MemoryEngine<M>) -> Vec<KeyOf<M>> {
 
 /// With 100 histories.
 pub fn any_history_ends_in_the_objects_of_one_full_build<M: Mode>() {
-    let config = ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() };
-    proptest!(config, |(history in steps(25), v6 in any::<bool>())| {
+    proptest!(inputs(100), |(history in steps(25), v6 in any::<bool>())| {
         let family = if v6 { Family::V6 } else { Family::V4 };
         let mut world = World::new(family, <M::Compiler as Compile>::PROFILE);
         let mut now = Instant::now();

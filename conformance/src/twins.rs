@@ -11,6 +11,7 @@ use proptest::prelude::*;
 
 use crate::memory::half_way;
 use crate::mode::{KeyOf, Mode, ObjectOf};
+use crate::property::inputs;
 use crate::twin::{ChangeTiming, Schedule, Twin, at, there, timing};
 use crate::world::World;
 
@@ -149,14 +150,10 @@ pub fn repairs_of_two<M: Mode>(changes: &[EndpointChange]) -> usize {
     twins.iter().map(|twin| twin.repairs).sum()
 }
 
-fn cases(cases: u32) -> ProptestConfig {
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
-}
-
 /// Two engines that hear of changes at different times agree and rest, in this number of histories. They repair at most so many
 /// objects of each other for a number of changes.
 pub fn two_agree_and_rest<M: Mode>(number: u32, most: impl Fn(usize) -> usize) {
-    proptest!(cases(number), |(changes in changes())| {
+    proptest!(inputs(number), |(changes in changes())| {
         let mut twins = play::<M>(2, &changes, &[], 2500)?;
         prop_assert_eq!(twins.iter().map(|twin| twin.contested + twin.errors).sum::<usize>(), 0);
         let repairs: usize = twins.iter().map(|twin| twin.repairs).sum();
@@ -173,7 +170,7 @@ pub fn two_agree_and_rest<M: Mode>(number: u32, most: impl Fn(usize) -> usize) {
 
 /// One engine, and two on one kernel, mend what another program damages, in this number of histories.
 pub fn damage_is_mended_in_time<M: Mode>(number: u32) {
-    proptest!(cases(number), |(changes in changes(), harms in harms())| {
+    proptest!(inputs(number), |(changes in changes(), harms in harms())| {
         for count in [1, 2] {
             play::<M>(count, &changes, &harms, 2500)?;
         }
@@ -182,7 +179,7 @@ pub fn damage_is_mended_in_time<M: Mode>(number: u32) {
 
 /// One engine comes to rest after damage and commits that fail, also half-way, in this number of histories.
 pub fn one_comes_to_rest_after_faults<M: Mode>(number: u32) {
-    proptest!(cases(number), |(changes in changes(), harms in harms(), busy in busy())| {
+    proptest!(inputs(number), |(changes in changes(), harms in harms(), busy in busy())| {
         play::<M>(1, &changes, &[harms, busy].concat(), 6000)?;
     });
 }

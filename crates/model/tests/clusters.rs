@@ -5,6 +5,7 @@ use ferry_api::object::{Kind, KubeObject};
 use ferry_api::wire::{decode_object, encode_object};
 use ferry_conformance::case::objects;
 use ferry_conformance::cluster::happens;
+use ferry_conformance::property::inputs;
 use ferry_conformance::{Case, Cluster, Random};
 use ferry_model::explain::explain;
 use ferry_model::{Event, Profile, Store};
@@ -18,7 +19,7 @@ fn shuffled(cluster: &Cluster, random: &mut Random) -> Vec<Event> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(inputs(48))]
 
     #[test]
     fn the_order_of_events_does_not_matter(seed in any::<u64>(), moments in 0..40usize) {

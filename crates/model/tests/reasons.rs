@@ -1,6 +1,7 @@
 //! Reasons agree with states: an endpoint is in a pool if and only if a policy chooses it, and each other one has a reason.
 
 use ferry_api::object::Family;
+use ferry_conformance::property::inputs;
 use ferry_conformance::{Case, Cluster};
 use ferry_model::{Endpoint, EndpointReasons, Pool, Profile, facts, reasons, resolve};
 use proptest::prelude::*;
@@ -38,7 +39,7 @@ fn reasons_agree_with_the_states_of_each_case() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(inputs(32))]
 
     #[test]
     fn reasons_agree_with_the_states_of_random_clusters(seed in any::<u64>()) {

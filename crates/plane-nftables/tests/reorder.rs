@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use ferry_api::object::Family;
+use ferry_conformance::property::inputs;
 use ferry_conformance::{World, good};
 use ferry_model::Profile;
 use ferry_plane::engine::Engine;
@@ -31,7 +32,7 @@ fn order(length: u8) -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(inputs(100))]
 
     #[test]
     fn another_order_that_arrives_in_pieces_is_no_damage(

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::toy::world::{Change, World, changes};
 use crate::toy::{Toy, ToyCompile, ToyKey, base, context, served, service};
 use ferry_conformance::memory::{half_way, settle};
+use ferry_conformance::property::inputs;
 use ferry_plane::engine::Engine;
 use ferry_plane::memory::{Failing, Fault, MemoryKernel, Side};
 use ferry_plane::{CommitError, Delta, Extent, Next, SyncEngine, UnitId};
@@ -99,7 +100,7 @@ fn portion() -> impl Strategy<Value = usize> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(inputs(600))]
 
     #[test]
     fn any_history_ends_in_the_state_of_one_full_build(history in steps(), portion in portion()) {

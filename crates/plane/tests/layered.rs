@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::toy::world::{Change, World, changes};
 use crate::toy::{Toy, ToyCompile, ToyKey, served};
 use ferry_conformance::memory::{half_way, rest};
+use ferry_conformance::property::inputs;
 use ferry_plane::engine::Engine;
 use ferry_plane::layered::{Layer, Layered};
 use ferry_plane::memory::{Failing, Fault, MemoryKernel};
@@ -140,7 +141,7 @@ fn built_from_nothing(world: &World, now: Instant) -> (LayeredEngine, [View; 3])
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(inputs(300))]
 
     #[test]
     fn any_history_ends_in_the_state_of_one_full_build(history in steps()) {

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::toy::{Toy, ToyCompile, ToyKey, base, context, service};
 use ferry_conformance::memory::half_way;
+use ferry_conformance::property::inputs;
 use ferry_conformance::twin::{ChangeTiming, Schedule, Twin, at, there, timing};
 use ferry_conformance::twins::SUSPENDED;
 use ferry_plane::engine::Engine;
@@ -146,7 +147,7 @@ fn play(count: usize, changes: &[Change], harms: &[(u64, Harm)], rest: u64) -> R
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(inputs(300))]
 
     #[test]
     fn twins_agree_and_never_repair_each_other(changes in changes(), lost in prop::option::of(0..6u8)) {

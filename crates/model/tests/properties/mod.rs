@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ferry_api::object::{Family, Kind, KubeObject, ObjectName, Protocol};
+use ferry_conformance::property::inputs;
 use ferry_model::{
     Action, BaseState, Context, Diagnostic, Event, FrontendAddr, FrontendKind, MAX_WEIGHT, PerFamily, Pool, PortState,
     Profile, ServiceState, Settings, Snat, SourceRanges, Store, Treatment, Verdict, base, context, decide,
@@ -242,7 +243,7 @@ fn the_objects_lead_to_endpoints() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+    #![proptest_config(inputs(512))]
 
     #[test]
     fn any_history_ends_as_its_last_objects_do(
