@@ -57,8 +57,8 @@ impl Relaying {
     }
 
     fn service(self, context: &Context, service: &ServiceState, out: &mut Vec<UserspaceObject>) {
-        let writer = |state| PortWriter::new(self.family, context, service, state);
-        let mut writers: Vec<PortWriter<'_>> = service.ports.iter().map(writer).collect();
+        let start = out.len();
+        let writers = self.writers(context, service);
         let mut frontends = Vec::new();
         for (port, state) in service.ports.iter().enumerate() {
             frontends.extend(state.frontends.iter().map(|frontend| (frontend.at, port, frontend)));
@@ -67,14 +67,26 @@ impl Relaying {
         frontends.sort_unstable_by_key(|(at, ..)| *at);
         let mut written = OfFrontends::default();
         for (_, port, frontend) in frontends {
-            if let Some(writer) = writers.get_mut(port) {
+            if let Some(writer) = writers.get(port) {
                 writer.frontend(frontend, &mut written);
             }
         }
-        writers.into_iter().for_each(|writer| writer.finish(out));
+        writers.into_iter().for_each(|writer| writer.port(out));
         let OfFrontends { routes, mut table } = written;
         routes.into_iter().for_each(|mut routes| out.append(&mut routes));
         out.append(&mut table);
+        share(out, start);
+    }
+
+    /// The objects of a Service without those of its frontends.
+    fn ports(self, context: &Context, service: &ServiceState, out: &mut Vec<UserspaceObject>) {
+        let start = out.len();
+        self.writers(context, service).into_iter().for_each(|writer| writer.port(out));
+        share(out, start);
+    }
+
+    fn writers<'a>(self, context: &'a Context, service: &'a ServiceState) -> Vec<PortWriter<'a>> {
+        service.ports.iter().map(|state| PortWriter::new(self.family, context, service, state)).collect()
     }
 }
 
@@ -88,10 +100,26 @@ impl Compile for Relaying {
     fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<UserspaceObject>) {
         match unit {
             Unit::Base(base) => base::compile(self.family, context, base, out),
-            Unit::Service(service) => {
-                let start = out.len();
-                self.service(context, service, out);
-                share(out, start);
+            Unit::Service(service) => self.service(context, service, out),
+        }
+    }
+
+    /// A change of endpoints leaves out the frontends' objects, which may be many thousands.
+    fn compile_change(
+        &self,
+        context: &Context,
+        units: (&Unit, &Unit),
+        before: &mut Vec<UserspaceObject>,
+        after: &mut Vec<UserspaceObject>,
+    ) {
+        match units {
+            (Unit::Service(old), Unit::Service(new)) if leads_alike(old, new) => {
+                self.ports(context, old, before);
+                self.ports(context, new, after);
+            }
+            (old, new) => {
+                self.compile(context, old, before);
+                self.compile(context, new, after);
             }
         }
     }
@@ -103,6 +131,14 @@ impl Compile for Relaying {
     fn may_want(&self, unit: &Unit, asked: &dyn Fn(&Hint) -> bool) -> bool {
         hint::may_want(unit, asked)
     }
+}
+
+/// True if the frontends of two states of a Service compile to the same objects. As a whole: those of two ports may share an object.
+fn leads_alike(one: &ServiceState, other: &ServiceState) -> bool {
+    let of_port = |(one, other): (&PortState, &PortState)| {
+        (one.protocol, &one.name, &one.frontends) == (other.protocol, &other.name, &other.frontends)
+    };
+    one.name == other.name && one.ports.len() == other.ports.len() && one.ports.iter().zip(&other.ports).all(of_port)
 }
 
 /// Leaves each of a unit's objects once: its frontends may share an address or source ranges. A stable sort, which finds what is in order
@@ -122,10 +158,14 @@ impl<'a> PortWriter<'a> {
         let name: Arc<str> = state.name.as_ref().into();
         let id =
             |scope| PortId { service: service.name.clone(), name: Arc::clone(&name), protocol: state.protocol, scope };
-        Self { family, context, state, ids: SCOPES.map(id), uses: [false; 2] }
+        let used = |scope| {
+            let leads = |frontend| Shape::of(frontend).is_some_and(|shape| shape.scopes.contains(&scope));
+            state.frontends.iter().any(leads)
+        };
+        Self { family, context, state, ids: SCOPES.map(id), uses: SCOPES.map(used) }
     }
 
-    fn frontend(&mut self, frontend: &Frontend, out: &mut OfFrontends) {
+    fn frontend(&self, frontend: &Frontend, out: &mut OfFrontends) {
         if frontend.kind == FrontendKind::ClusterIp
             && let FrontendAddr::Vip(address, _) = frontend.at
         {
@@ -139,9 +179,7 @@ impl<'a> PortWriter<'a> {
                 out.element(ElementKey::NodePort { protocol, port }, shape.verdict);
             }
         }
-        if !shape.scopes.is_empty() {
-            self.lead(frontend.at, shape.scopes, out);
-        }
+        self.lead(frontend.at, shape.scopes, out);
     }
 
     fn vip(&self, (address, port): (IpAddr, u16), frontend: &Frontend, verdict: Value, out: &mut OfFrontends) {
@@ -159,12 +197,11 @@ impl<'a> PortWriter<'a> {
     }
 
     /// Leads a frontend's packets to the relay.
-    fn lead(&mut self, at: FrontendAddr, scopes: &[Scope], out: &mut OfFrontends) {
-        for ((id, used), routes) in self.ids.iter().zip(&mut self.uses).zip(&mut out.routes) {
+    fn lead(&self, at: FrontendAddr, scopes: &[Scope], out: &mut OfFrontends) {
+        for (id, routes) in self.ids.iter().zip(&mut out.routes) {
             if !scopes.contains(&id.scope) {
                 continue;
             }
-            *used = true;
             match (self.state.protocol, self.context.relay_address) {
                 (Protocol::Tcp, _) => routes.push(UserspaceObject::Route(id.scope, at, id.clone())),
                 (Protocol::Udp, Some(address)) => {
@@ -178,8 +215,8 @@ impl<'a> PortWriter<'a> {
         }
     }
 
-    /// Writes the service port and its listeners, once its frontends are known.
-    fn finish(self, out: &mut Vec<UserspaceObject>) {
+    /// Writes the service port and its listeners.
+    fn port(self, out: &mut Vec<UserspaceObject>) {
         let Self { state, ids, uses, .. } = self;
         if !uses.contains(&true) {
             let [cluster, _] = ids;
@@ -216,3 +253,6 @@ impl OfFrontends {
         self.table.push(UserspaceObject::Table(TableObject::Element(key, value)));
     }
 }
+
+#[cfg(test)]
+mod tests;
