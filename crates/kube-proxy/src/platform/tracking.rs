@@ -10,7 +10,7 @@ use ferry_api::config::{Conntrack, GoDuration};
 use ferry_api::object::Family;
 use ferry_kernel::conntrack::{self, ConntrackError, ConntrackSocket};
 use ferry_kernel::errno::ErrorClass;
-use ferry_kernel::module;
+use ferry_kernel::module::{self, Module};
 use ferry_kernel::sysctl;
 
 /// With a value other than 0, TCP packets outside of their connection's window count as valid.
@@ -40,7 +40,7 @@ pub fn set_connection_tracking(config: &Conntrack) {
     }
     let failures = match ensure_loaded() {
         Ok(()) => wanted.into_iter().flat_map(set_one).collect(),
-        Err(error) => vec![format!("all ({})", explained(error))],
+        Err(error) => vec![format!("all ({})", explained(&error, &module::find(NETLINK_MODULE)))],
     };
     if !failures.is_empty() {
         let parameters = failures.join(", ");
@@ -126,9 +126,8 @@ fn ensure_loaded() -> Result<(), ConntrackError> {
 }
 
 /// The error of a query; with advice if the kernel lacks what answers it.
-fn explained(error: ConntrackError) -> String {
-    let module = module::find(NETLINK_MODULE);
-    match &error {
+fn explained(error: &ConntrackError, module: &Module) -> String {
+    match error {
         ConntrackError::Unusable(cause) if ErrorClass::of(cause).lacks_subsystem() && !module.is_present() => {
             format!("the kernel offers no connection tracking: {cause}; {module}")
         }
@@ -142,6 +141,7 @@ fn failure(name: &str, error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ferry_kernel::module::ModuleState;
     use ferry_kernel::netns::Namespace;
 
     use super::*;
@@ -169,6 +169,30 @@ mod tests {
         let counts = ["0\n", "0-3,8", "0-1,4-7,9", "", "3-1", "x", "0-18446744073709551615"].map(count);
         assert_eq!(counts, [Some(1), Some(5), Some(7), None, None, None, None]);
         assert!(processors() > 0);
+    }
+
+    /// Numbers of errors, errno(3).
+    const EPERM: i32 = 1;
+    const EINVAL: i32 = 22;
+    const EPROTONOSUPPORT: i32 = 93;
+
+    #[test]
+    fn a_kernel_without_connection_tracking_is_named_once_with_the_module() {
+        let module = |state| Module { name: NETLINK_MODULE.to_owned(), state, release: "6.1".to_owned() };
+        let lacks = |number| ConntrackError::Unusable(io::Error::from_raw_os_error(number));
+        // Without netfilter, and without a module of it.
+        for error in [lacks(EPROTONOSUPPORT), lacks(EINVAL)] {
+            let text = explained(&error, &module(ModuleState::Loadable));
+            assert!(text.starts_with("the kernel offers no connection tracking: "), "{text}");
+            assert!(text.contains("run `modprobe -- nf_conntrack_netlink`"), "{text}");
+            assert_eq!(
+                explained(&error, &module(ModuleState::Loaded)),
+                error.to_string(),
+                "something else withholds it"
+            );
+        }
+        let denied = lacks(EPERM);
+        assert_eq!(explained(&denied, &module(ModuleState::Loadable)), denied.to_string());
     }
 
     fn log_of(config: &Conntrack) -> String {

@@ -193,10 +193,6 @@ fn without_nf_tables_mode_userspace_binds_and_another_mode_falls_back_to_it() {
         assert_eq!(fell_back.is_some(), mode != "userspace", "{log}");
         assert!(fell_back.is_none_or(|line| line.contains("modprobe -- nf_tables")), "{log}");
         assert!(!log.contains("Removing rules of an earlier run failed"), "there can be none: {log}");
-        let parameters: Vec<_> = log.lines().filter(|line| line.contains("connection tracking parameters")).collect();
-        let [parameters] = parameters[..] else { panic!("{parameters:?}") };
-        let words = ["parameters=\"all (", "offers no connection tracking", "modprobe -- nf_conntrack_netlink"];
-        assert!(words.iter().all(|word| parameters.contains(word)), "{parameters}");
     }
     // Without a fallback, the error says what to do.
     for mode in ["nftables", "iptables", "ipvs"] {
