@@ -23,6 +23,8 @@ pub(crate) struct Connection {
 
 /// The longest time for an answer.
 const ANSWER: Duration = Duration::from_secs(20);
+/// The time after which none comes.
+const NO_ANSWER: Duration = Duration::from_secs(5);
 /// Datagrams that are sent in that time until the first answer.
 const TRIES: u32 = 4;
 
@@ -118,6 +120,12 @@ impl Connection {
     pub(crate) fn lives(&mut self) -> bool {
         let mut answer = [0];
         self.stream.write_all(b"x").and_then(|()| self.stream.read_exact(&mut answer)).is_ok() && answer == *b"x"
+    }
+
+    /// True if the endpoint answers no more: a connection that lives answers within milliseconds, retransmissions included within a second.
+    pub(crate) fn is_cut(&mut self) -> bool {
+        self.stream.set_read_timeout(Some(NO_ANSWER)).unwrap();
+        !self.lives()
     }
 
     /// Ends the connection with a reset: the kernel sends one if there are unread bytes. IPVS keeps it for ten seconds.

@@ -187,7 +187,7 @@ fn established_connections_are_spared_if_asked() {
             "what the first attempt hasn't found is another program's: {:?}",
             servers()
         );
-        assert!(bound(family).is_empty() && !connection.lives());
+        assert!(bound(family).is_empty() && connection.is_cut());
         ipvsadm(&format!("-D {node_port}"));
     });
 }
