@@ -3,7 +3,8 @@
 //!
 //! - `case`, `cluster`: a proxy's input, from the case folders or generated from a seed; `golden`: the expected files
 //! - `decided`: the desired state and its compiled objects; `matrix`: the packets that every case is tried with
-//! - `property`: how many random inputs a test is tried with; `proxy`, `memory`: a proxy of one family on a kernel in memory; `states`, `world`: states of every kind, without objects
+//! - `proxy`, `memory`: a proxy of one family on a kernel in memory; `states`, `world`: states of every kind, without objects
+//! - `property`: the number of random inputs that each property is tried with
 //! - `cases`, `clusters`, `transitions`, `shapes`, `history`, `costs`, `twins`: the tests; `twin`: one of two engines on a kernel
 //!
 //! For tests only, so errors are panics. Independent of modes; needs no privilege.

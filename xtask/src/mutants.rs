@@ -70,7 +70,7 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
 /// The test binaries of planes that need no kernel: no others are built.
 const BINARIES_OF_PLANES: &[&str] = &["--cargo-arg=--lib", "--cargo-arg=--test=suite"];
 
-/// Their tests that do.
+/// The tests in these binaries that do need a kernel, as arguments for the binaries (behind the second `--`).
 const SKIPPED_OF_PLANES: &[&str] =
     &["--", "--", "--skip", "the_kernel_takes", "--skip", "twins::", "--skip", "upstream::"];
 
@@ -177,7 +177,7 @@ fn mutate(metadata: &CargoMetadata, package: &Package, options: &MutantOptions, 
     command.current_dir(&metadata.workspace_root);
     // Nobody reads the debug information. A mutant changes one function: with incremental compilation its build takes a tenth of the time.
     command.envs([("CARGO_PROFILE_DEV_DEBUG", "0"), ("CARGO_INCREMENTAL", "1")]);
-    // What an eighth of the random inputs kills, all kill.
+    // Each property is tried with an eighth of its random inputs (`ferry_conformance::property`).
     command.env("FERRY_INPUTS_DIVISOR", "8");
     command.args(["mutants", "--package", &package.name, "--no-shuffle", "--colors", "never", "--output"]).arg(output);
     for glob in LEFT_OUT.iter().filter(|(name, _)| *name == package.name).flat_map(|(_, globs)| *globs) {

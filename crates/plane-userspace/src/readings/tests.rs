@@ -55,7 +55,7 @@ fn counted(number: u64) -> Arc<Port> {
     port
 }
 
-/// What is read of ports that have counted these numbers.
+/// The reading of ports that have counted these numbers; those that have counted `open` are still served.
 fn read(family: Family, numbers: &[u64], open: &[u64]) -> PortReading {
     let sum = |more: u64| numbers.iter().map(|number| number + more).sum::<u64>();
     PortReading {
@@ -83,7 +83,7 @@ fn the_ports_of_both_scopes_are_read_as_one_and_those_that_went_are_counted() {
     directory.insert_port(Family::V6, &local, &counted(FIRST));
     let v6 = read(Family::V6, &[FIRST], &[FIRST]);
     assert_eq!(readings.ports(), [read(Family::V4, &[FIRST, SECOND], &[FIRST, SECOND]), v6.clone()]);
-    // What is open of a port that went is the relay's, not the service port's.
+    // Open connections of a port that went are in the relay's counts, not in the service port's.
     directory.remove_port(Family::V4, &local, &second);
     assert_eq!(readings.ports(), [read(Family::V4, &[FIRST, SECOND], &[FIRST]), v6.clone()]);
     directory.insert_port(Family::V4, &local, &first);
