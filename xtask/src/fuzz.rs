@@ -13,9 +13,10 @@ const SEEDS: &[&str] = &["testdata/cases", "examples"];
 /// Targets that run concurrently: the cores of the smallest supported machine.
 const PARALLEL: usize = 2;
 
-/// The result in the line of a target, the first with a number of runs.
+/// The results in the line of a target, the first with a number of runs.
 const OK: &str = "ok";
 const FAILED: &str = "FAILED";
+const STARVED: &str = "got no processor time, no input was tried but the seeds";
 
 /// [`FuzzOptions::hangs`]: an input takes milliseconds.
 const HANGS_SECONDS: u32 = 10;
@@ -47,36 +48,48 @@ pub(crate) fn start(metadata: &CargoMetadata) -> Result<Build> {
     Build::start("fuzzing", &[WHEN_IDLE, &[this, "fuzz", BESIDE]].concat(), metadata)
 }
 
-/// Waits for the end of fuzzing that was started, prints its output, and counts the targets.
+/// Waits for the end of fuzzing that was started, prints its output, and counts the targets. Those that got no processor time run now,
+/// with nothing beside them.
 ///
 /// # Errors
 /// If it failed otherwise than by a target: the end of its output.
-pub(crate) fn finish(fuzzing: Build, tally: &mut CheckTally) -> Result<()> {
+pub(crate) fn finish(fuzzing: Build, metadata: &CargoMetadata, tally: &mut CheckTally) -> Result<()> {
     let (status, output) = fuzzing.end()?;
     print!("{output}");
     let results: Vec<_> = output.lines().filter_map(result).collect();
-    for (target, ok) in &results {
-        if *ok {
-            tally.passed += 1;
-        } else {
-            tally.fail(format!("fuzz {target}"));
-        }
-    }
-    let explained = results.iter().any(|(_, ok)| !ok);
+    let explained = results.iter().any(|(_, end)| *end != TargetEnd::Ok);
     ensure!(explained || status.success() && !results.is_empty(), "{status}\n{}", last_lines(&output).join("\n"));
-    Ok(())
+    let with = |wanted| results.iter().filter(move |(_, end)| *end == wanted).map(|(target, _)| *target);
+    tally.passed += with(TargetEnd::Ok).count();
+    with(TargetEnd::Failed).for_each(|target| tally.fail(format!("fuzz {target}")));
+    let starved: Vec<_> = with(TargetEnd::Starved).collect();
+    run_targets(&metadata.workspace_root, &FuzzOptions::default(), &starved, tally)
 }
 
-/// The target that a line of the output is about, and whether it is ok.
-fn result(line: &str) -> Option<(&str, bool)> {
+/// How the run of a target ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TargetEnd {
+    Ok,
+    Failed,
+    /// it got no further than its seeds
+    Starved,
+}
+
+/// The target that a line of the output is about, and how its run ended.
+fn result(line: &str) -> Option<(&str, TargetEnd)> {
     let (target, result) = line.strip_prefix("fuzz ")?.split_once(": ")?;
-    (result == FAILED || result.starts_with(OK)).then_some((target, result != FAILED))
+    let end = match result {
+        FAILED => TargetEnd::Failed,
+        STARVED => TargetEnd::Starved,
+        ok => ok.starts_with(OK).then_some(TargetEnd::Ok)?,
+    };
+    Some((target, end))
 }
 
 /// Fuzzes all targets, or the named ones.
 ///
 /// # Errors
-/// If a target can't be built, or finds a failing input.
+/// If a target can't be built, finds a failing input, or gets no processor time.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let options = FuzzOptions::parse(arguments)?;
     let mut tally = CheckTally::default();
@@ -85,8 +98,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Builds all targets at once, runs the chosen ones (all if none is named), and counts them. One that got no processor time runs once more,
-/// behind the others.
+/// Builds all targets at once, runs the chosen ones (all if none is named), and counts them.
 ///
 /// # Errors
 /// If they can't be built or started.
@@ -104,28 +116,20 @@ fn all(metadata: &CargoMetadata, options: &FuzzOptions, tally: &mut CheckTally) 
     }
     let targets: Vec<_> =
         known.into_iter().filter(|&name| chosen.is_empty() || chosen.iter().any(|one| one == name)).collect();
-    let starved = run_targets(root, options, &targets, tally)?;
-    for target in run_targets(root, options, &starved, tally)? {
-        println!("fuzz {target}: {FAILED}\nno input was tried but the seeds: the fuzzer got no processor time");
-        tally.fail(format!("fuzz {target}"));
-    }
-    Ok(())
+    run_targets(root, options, &targets, tally)
 }
 
-/// Runs targets, [`PARALLEL`] at a time, and counts them, except for those that tried nothing but the seeds, which are returned.
-fn run_targets<'t>(
-    root: &Path,
-    options: &FuzzOptions,
-    targets: &[&'t str],
-    tally: &mut CheckTally,
-) -> Result<Vec<&'t str>> {
-    let mut starved = Vec::new();
+/// Runs targets, [`PARALLEL`] at a time, and counts them. One that tried nothing but its seeds counts as failed.
+fn run_targets(root: &Path, options: &FuzzOptions, targets: &[&str], tally: &mut CheckTally) -> Result<()> {
     for pair in targets.chunks(PARALLEL) {
         let started: Vec<_> =
             pair.iter().map(|target| Ok((*target, start_target(root, target, options)?))).collect::<Result<_>>()?;
         for (target, child) in started {
             match finish_target(target, child) {
-                Ok((runs, seeds)) if runs <= seeds => starved.push(target),
+                Ok((runs, seeds)) if runs <= seeds => {
+                    println!("fuzz {target}: {STARVED}");
+                    tally.fail(format!("fuzz {target}"));
+                }
                 Ok((runs, _)) => {
                     println!("fuzz {target}: {OK}, {runs} runs");
                     tally.passed += 1;
@@ -137,7 +141,7 @@ fn run_targets<'t>(
             }
         }
     }
-    Ok(starved)
+    Ok(())
 }
 
 fn cargo_in(root: &Path) -> Command {
@@ -202,6 +206,12 @@ fn telling(text: &str) -> Vec<&str> {
 
 // === impl FuzzOptions ===
 
+impl Default for FuzzOptions {
+    fn default() -> Self {
+        Self { seconds: DEFAULT_SECONDS, hangs: HANGS_SECONDS, targets: Vec::new() }
+    }
+}
+
 impl FuzzOptions {
     fn parse(arguments: &[String]) -> Result<Self> {
         let (hangs, rest) = match arguments {
@@ -243,8 +253,9 @@ mod tests {
 
     #[test]
     fn results_are_read_from_the_output() {
-        assert_eq!(result("fuzz resolve: ok, 123 runs"), Some(("resolve", true)));
-        assert_eq!(result("fuzz resolve: FAILED"), Some(("resolve", false)));
+        assert_eq!(result("fuzz resolve: ok, 123 runs"), Some(("resolve", TargetEnd::Ok)));
+        assert_eq!(result("fuzz resolve: FAILED"), Some(("resolve", TargetEnd::Failed)));
+        assert_eq!(result(&format!("fuzz resolve: {STARVED}")), Some(("resolve", TargetEnd::Starved)));
         for other in ["", "thread 'main' panicked at fuzz: ok", "fuzz target resolve can't be built: no space"] {
             assert_eq!(result(other), None, "{other}");
         }

@@ -54,7 +54,7 @@ fn steps(tally: &mut CheckTally) -> Result<()> {
     let fuzzing = fuzz::start(&metadata)?;
     tally.check("user-mode Linux, built meanwhile", || kernels.finish());
     tally.step("other kernels", |tally| vm::all(&metadata, &built, tally));
-    tally.step("fuzz, begun before", |tally| fuzz::finish(fuzzing, tally));
+    tally.step("fuzz, begun before", |tally| fuzz::finish(fuzzing, &metadata, tally));
     tally.check("demo", || demo::run(&[]));
     Ok(())
 }
