@@ -5,11 +5,10 @@ use std::net;
 
 use socket2::SockRef;
 use tokio::io::Interest;
-use tokio::net::TcpStream;
 use tokio::task::yield_now;
 
 use super::{Burst, Direction, Finish, First, TURN_BYTES};
-use crate::system::is_at_mark;
+use crate::system::{Stream, is_at_mark};
 
 /// The buffer on the stack: most requests and answers of interactive protocols fit.
 pub(super) const SMALL_BYTES: usize = 4096;
@@ -48,14 +47,14 @@ impl Pipes {
 }
 
 /// Reads once into a buffer on the stack and writes the bytes, without waiting.
-pub(super) fn pass(from: &TcpStream, to: &TcpStream) -> Result<Passed, Finish> {
+pub(super) fn pass(from: &Stream, to: &Stream) -> Result<Passed, Finish> {
     let mut buffer = [0; SMALL_BYTES];
     let Some(count) = read(from, &mut buffer)? else { return Ok(Passed::Nothing) };
     write(buffer.get(..count).unwrap_or_default(), |bytes| to.try_write(bytes))
 }
 
 /// The same, from an unregistered socket, to one whose readiness the event loop may not have seen yet.
-pub(crate) fn pass_first(from: &net::TcpStream, to: &TcpStream) -> First {
+pub(crate) fn pass_first(from: &net::TcpStream, to: &Stream) -> First {
     let mut buffer = [0; SMALL_BYTES];
     First(match (&*SockRef::from(from)).read(&mut buffer) {
         Ok(count) => write(buffer.get(..count).unwrap_or_default(), |bytes| (&*SockRef::from(to)).write(bytes)),
@@ -106,7 +105,7 @@ pub(super) async fn burst(direction: Direction<'_>) -> Result<Burst, Finish> {
 /// A read that does not fill the buffer has emptied the socket, unless it ended before an urgent byte. The runtime learns that by
 /// `WouldBlock`: asking for the mark costs less than a read that would only return it. Its notifications are edge-triggered, so the next
 /// bytes, or the end, wake it again.
-fn read(from: &TcpStream, buffer: &mut [u8]) -> Result<Option<usize>, Finish> {
+fn read(from: &Stream, buffer: &mut [u8]) -> Result<Option<usize>, Finish> {
     let mut read = None;
     let result = from.try_io(Interest::READABLE, || {
         let count = receive(from, buffer)?;
@@ -123,7 +122,7 @@ fn read(from: &TcpStream, buffer: &mut [u8]) -> Result<Option<usize>, Finish> {
     }
 }
 
-fn receive(from: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+fn receive(from: &Stream, buffer: &mut [u8]) -> io::Result<usize> {
     (&*SockRef::from(from)).read(buffer)
 }
 

@@ -9,15 +9,13 @@ mod buffered;
 #[cfg(target_os = "linux")]
 mod splice;
 
-use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 
 use socket2::SockRef;
-use tokio::net::TcpStream;
 
 use crate::counters::Counter;
-use crate::system::lost;
+use crate::system::{Stream, lost};
 use buffered::Passed;
 #[cfg(not(target_os = "linux"))]
 pub(crate) use buffered::Pipes;
@@ -82,15 +80,15 @@ pub(crate) struct First(Result<Passed, Finish>);
 /// The sockets and counters of one direction.
 #[derive(Clone, Copy, Debug)]
 struct Direction<'a> {
-    from: &'a TcpStream,
-    to: &'a TcpStream,
+    from: &'a Stream,
+    to: &'a Stream,
     meter: Meter<'a>,
 }
 
 /// Copies both ways until the connection ends. `first` is the result of [`pass_first`] for the client's side.
 pub(crate) async fn both_ways(
-    client: &TcpStream,
-    server: &TcpStream,
+    client: &Stream,
+    server: &Stream,
     up: Meter<'_>,
     down: Meter<'_>,
     first: First,
@@ -109,7 +107,7 @@ pub(crate) async fn both_ways(
 /// Copies what remains after the direction from `source`, whose socket this is, to `sink` has ended.
 async fn rest(
     finish: Finish,
-    (socket, source): (&TcpStream, Peer),
+    (socket, source): (&Stream, Peer),
     other: impl Future<Output = Result<(), Finish>>,
     sink: Peer,
 ) -> Ending {
@@ -137,7 +135,7 @@ async fn rest(
 }
 
 /// Passes the end of a direction on to its sink.
-fn pass_on(copied: Result<(), Finish>, sink: &TcpStream) -> Finish {
+fn pass_on(copied: Result<(), Finish>, sink: &Stream) -> Finish {
     match copied {
         Ok(()) => match SockRef::from(sink).shutdown(std::net::Shutdown::Write) {
             Ok(()) => Finish::Closed,
@@ -187,7 +185,7 @@ impl Direction<'_> {
             if burst == Burst::End {
                 return Ok(());
             }
-            poll_fn(|context| self.from.poll_read_ready(context)).await.map_err(|_error| Finish::SourceLost)?;
+            self.from.readable().await.map_err(|_error| Finish::SourceLost)?;
             burst = if burst == Burst::Large { pipes.burst(self).await? } else { self.pass().await? };
         }
     }
@@ -233,7 +231,7 @@ impl Direction<'_> {
     async fn sink_ready(self) -> Result<(), Finish> {
         tokio::select! {
             biased;
-            ready = poll_fn(|context| self.to.poll_write_ready(context)) => ready.map_err(|error| Finish::of_sink(&error)),
+            ready = self.to.writable() => ready.map_err(|error| Finish::of_sink(&error)),
             () = lost(self.from) => Err(Finish::SourceLost),
         }
     }

@@ -11,12 +11,11 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice};
 use tokio::io::Interest;
-use tokio::net::TcpStream;
 use tokio::task::yield_now;
 
 use super::buffered::{self, SMALL_BYTES};
 use super::{Burst, Direction, Finish, TURN_BYTES};
-use crate::system::is_at_mark;
+use crate::system::{Stream, is_at_mark};
 
 /// Sizes that are tried for a large pipe. The first is the most that an unprivileged process may have
 /// (`fs.pipe-max-size`); less is granted once the user has many (`fs.pipe-user-pages-soft`).
@@ -110,7 +109,7 @@ impl Pipes {
 impl Pipe {
     /// Moves bytes of the socket into the pipe, which is empty: so "try again" can only mean that the socket is. No bytes: the source has
     /// closed, or has sent an urgent byte, before which splice(2) ends whatever is behind it.
-    fn fill(&mut self, from: &TcpStream) -> io::Result<Moved> {
+    fn fill(&mut self, from: &Stream) -> io::Result<Moved> {
         let moved = from.try_io(Interest::READABLE, || {
             match splice(from.as_fd(), None, self.writer.as_fd(), None, self.capacity, flags()) {
                 Err(Errno::AGAIN) if is_at_mark(from) => Ok(0),
@@ -125,7 +124,7 @@ impl Pipe {
     }
 
     /// Moves bytes of the pipe into the socket.
-    fn drain(&mut self, to: &TcpStream) -> io::Result<Moved> {
+    fn drain(&mut self, to: &Stream) -> io::Result<Moved> {
         let moved = to.try_io(Interest::WRITABLE, || {
             Ok(splice(self.reader.as_fd(), None, to.as_fd(), None, self.held, flags())?)
         });

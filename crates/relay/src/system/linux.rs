@@ -1,16 +1,17 @@
 //! Socket options, classes of errors, batches of datagrams and limits on Linux.
 
-use std::io;
+use std::future::poll_fn;
+use std::io::{self, Write as _};
 use std::net::{self, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use ferry_kernel::datagram::{self, Route, report_local_address, undelivered_bytes};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, Ready};
-use tokio::net::TcpStream;
 
 use crate::config::Keepalive;
 use crate::protocol::Protocol;
@@ -20,9 +21,14 @@ pub(crate) use ferry_kernel::datagram::{BATCH, Datagrams, ReceivedDatagram};
 pub type OpenSocket = OwnedFd;
 
 /// A TCP listener, registered with this thread's event loop. Accepted sockets are unregistered, so that the thread that serves a connection
-/// registers it, once; tokio's listener would register it with this thread. `TcpStream` is used for its `async_io`.
+/// registers it, once; tokio's listener would register it with this thread.
 #[derive(Debug)]
-pub(crate) struct Acceptor(TcpStream);
+pub(crate) struct Acceptor(AsyncFd<net::TcpListener>);
+
+/// A TCP connection, registered with this thread's event loop, which also reports urgent bytes: so a connection without any costs no call that
+/// asks for them.
+#[derive(Debug)]
+pub(crate) struct Stream(AsyncFd<net::TcpStream>);
 
 /// Raises this process's limit of open files (`RLIMIT_NOFILE`) to `wanted`, or as far towards it as the hard limit and the
 /// privileges allow. Never lowers it. Returns the limit in force; `u64::MAX` if there is none.
@@ -48,13 +54,13 @@ pub fn raise_limit(wanted: u64) -> u64 {
 impl Acceptor {
     /// Registers a non-blocking listener.
     pub(crate) fn new(listener: net::TcpListener) -> io::Result<Self> {
-        TcpStream::from_std(OwnedFd::from(listener).into()).map(Self)
+        registered(listener, Interest::READABLE).map(Self)
     }
 
     /// The next connection, non-blocking, and its client. Cancel-safe.
     pub(crate) async fn accept(&self) -> io::Result<(net::TcpStream, SocketAddr)> {
-        let accept = || {
-            let (stream, client) = acceptfrom_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        let accept = |listener: &net::TcpListener| {
+            let (stream, client) = acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
             let client = client.and_then(|client| SocketAddr::try_from(client).ok());
             Ok((stream.into(), client.ok_or(Errno::CONNABORTED)?))
         };
@@ -63,12 +69,56 @@ impl Acceptor {
 
     /// The address and port at which it listens.
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
+        self.0.get_ref().local_addr()
     }
 
     /// Another descriptor of the same socket.
     pub(crate) fn duplicate(&self) -> io::Result<OpenSocket> {
         duplicate(&self.0)
+    }
+}
+
+/// Registers a socket with this thread's event loop.
+#[expect(
+    deprecated,
+    reason = "sound: sockets of the standard library keep their descriptor; the replacement is unsafe"
+)]
+fn registered<S: Into<OwnedFd> + AsRawFd>(socket: S, interest: Interest) -> io::Result<AsyncFd<S>> {
+    AsyncFd::with_interest(socket, interest)
+}
+
+// === impl Stream ===
+
+impl Stream {
+    /// Registers a non-blocking socket.
+    pub(crate) fn new(socket: net::TcpStream) -> io::Result<Self> {
+        registered(socket, Interest::READABLE | Interest::WRITABLE | Interest::PRIORITY).map(Self)
+    }
+
+    /// Makes a call that returns `WouldBlock` if the socket isn't ready for it, or returns that without the call if it is known.
+    pub(crate) fn try_io<T>(&self, interest: Interest, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.0.try_io(interest, |_socket| call())
+    }
+
+    /// Writes without waiting.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_io(Interest::WRITABLE, |mut socket| socket.write(bytes))
+    }
+
+    /// Waits until there is something to read. One task at a time may wait for this.
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        poll_fn(|context| self.0.poll_read_ready(context)).await.map(drop)
+    }
+
+    /// Waits until the socket takes bytes, or a connection attempt is decided. One task at a time may wait for this.
+    pub(crate) async fn writable(&self) -> io::Result<()> {
+        poll_fn(|context| self.0.poll_write_ready(context)).await.map(drop)
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -219,19 +269,21 @@ pub(crate) fn duplicate(socket: &impl AsFd) -> io::Result<OpenSocket> {
 }
 
 /// True if the peer has not acknowledged all bytes that were written.
-pub(crate) fn has_undelivered(stream: &TcpStream) -> bool {
+pub(crate) fn has_undelivered(stream: &Stream) -> bool {
     undelivered_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0)
 }
 
-/// True if a read has ended before an urgent byte: no notification reports what is behind it.
-pub(crate) fn is_at_mark(stream: &TcpStream) -> bool {
-    datagram::is_at_mark(stream.as_fd()).unwrap_or(false)
+/// True if a read has ended before an urgent byte that the event loop has reported: no further event reports what is behind it. The event
+/// of one that comes later also reports that there is something to read.
+pub(crate) fn is_at_mark(stream: &Stream) -> bool {
+    let reported = stream.try_io(Interest::PRIORITY, || Ok(())).is_ok();
+    reported && datagram::is_at_mark(stream.as_fd()).unwrap_or(false)
 }
 
 /// Waits until the socket has an error: a reset, or keepalive without an answer. Nothing reads from it meanwhile.
-pub(crate) async fn lost(socket: &TcpStream) {
+pub(crate) async fn lost(socket: &Stream) {
     // Fails only when the runtime ends, and this with it.
-    if socket.ready(Interest::ERROR).await.is_err() {
+    if socket.0.ready(Interest::ERROR).await.is_err() {
         std::future::pending::<()>().await;
     }
 }

@@ -13,17 +13,17 @@ pub use windows::{OpenSocket, raise_limit};
 
 #[cfg(target_os = "linux")]
 pub(crate) use linux::{
-    Acceptor, BATCH, Datagrams, ReceivedDatagram, accept_routed_address, duplicate, has_undelivered, is_at_mark,
-    is_in_progress, is_listening, is_of, is_of_connection, is_of_datagram, lacks_local_port, lacks_resources, lost,
-    open_connecting, open_datagrams, original_destination, prepare_datagrams, receive, send, set_keepalive, set_mark,
-    share_address,
+    Acceptor, BATCH, Datagrams, ReceivedDatagram, Stream, accept_routed_address, duplicate, has_undelivered,
+    is_at_mark, is_in_progress, is_listening, is_of, is_of_connection, is_of_datagram, lacks_local_port,
+    lacks_resources, lost, open_connecting, open_datagrams, original_destination, prepare_datagrams, receive, send,
+    set_keepalive, set_mark, share_address,
 };
 #[cfg(windows)]
 pub(crate) use windows::{
-    Acceptor, BATCH, Datagrams, ReceivedDatagram, accept_routed_address, duplicate, has_undelivered, is_at_mark,
-    is_in_progress, is_listening, is_of, is_of_connection, is_of_datagram, lacks_local_port, lacks_resources, lost,
-    open_connecting, open_datagrams, original_destination, prepare_datagrams, receive, send, set_keepalive, set_mark,
-    share_address,
+    Acceptor, BATCH, Datagrams, ReceivedDatagram, Stream, accept_routed_address, duplicate, has_undelivered,
+    is_at_mark, is_in_progress, is_listening, is_of, is_of_connection, is_of_datagram, lacks_local_port,
+    lacks_resources, lost, open_connecting, open_datagrams, original_destination, prepare_datagrams, receive, send,
+    set_keepalive, set_mark, share_address,
 };
 
 #[cfg(test)]

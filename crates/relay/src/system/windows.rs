@@ -1,9 +1,10 @@
 //! Windows. Its sockets have neither batches of datagrams, nor local addresses of datagrams without further calls, nor a count of
 //! bytes that the peer has not acknowledged.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::{self, IpAddr, SocketAddr, UdpSocket};
-use std::os::windows::io::{AsSocket, OwnedSocket};
+use std::os::windows::io::{AsSocket, BorrowedSocket, OwnedSocket};
 use std::time::Duration;
 
 use ferry_kernel::windows::sockets::{accepts_connections, connect_without_retransmission, ignore_port_unreachable};
@@ -244,26 +245,65 @@ impl Acceptor {
     }
 }
 
+/// A TCP connection, registered with this thread's event loop.
+#[derive(Debug)]
+pub(crate) struct Stream(TcpStream);
+
+// === impl Stream ===
+
+impl Stream {
+    /// Registers a non-blocking socket.
+    pub(crate) fn new(socket: net::TcpStream) -> io::Result<Self> {
+        TcpStream::from_std(socket).map(Self)
+    }
+
+    /// Makes a call that returns `WouldBlock` if the socket isn't ready for it, or returns that without the call if it is known.
+    pub(crate) fn try_io<T>(&self, interest: Interest, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.0.try_io(interest, call)
+    }
+
+    /// Writes without waiting.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    /// Waits until there is something to read. One task at a time may wait for this.
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        poll_fn(|context| self.0.poll_read_ready(context)).await
+    }
+
+    /// Waits until the socket takes bytes, or a connection attempt is decided. One task at a time may wait for this.
+    pub(crate) async fn writable(&self) -> io::Result<()> {
+        poll_fn(|context| self.0.poll_write_ready(context)).await
+    }
+}
+
+impl AsSocket for Stream {
+    fn as_socket(&self) -> BorrowedSocket<'_> {
+        self.0.as_socket()
+    }
+}
+
 /// Another handle of the same socket.
 pub(crate) fn duplicate(socket: &impl AsSocket) -> io::Result<OpenSocket> {
     socket.as_socket().try_clone_to_owned()
 }
 
 /// Always true: the system doesn't report it, so a reset waits as long as it may.
-pub(crate) fn has_undelivered(_stream: &TcpStream) -> bool {
+pub(crate) fn has_undelivered(_stream: &Stream) -> bool {
     true
 }
 
 /// False: the system reports again what is left behind an urgent byte, whenever it is asked.
-pub(crate) fn is_at_mark(_stream: &TcpStream) -> bool {
+pub(crate) fn is_at_mark(_stream: &Stream) -> bool {
     false
 }
 
 /// Waits until the connection is lost: by a reset, or keepalive without an answer. Nothing reads from it meanwhile. The system
 /// reports that as an end of both directions, beside a readiness that is there all along, so it is looked for in intervals.
-pub(crate) async fn lost(socket: &TcpStream) {
+pub(crate) async fn lost(socket: &Stream) {
     loop {
-        match socket.ready(Interest::READABLE | Interest::WRITABLE).await {
+        match socket.0.ready(Interest::READABLE | Interest::WRITABLE).await {
             Ok(ready) if ready.is_write_closed() || ready.is_error() => return,
             Ok(_ready) => sleep(LOOK).await,
             // The runtime ends, and this with it.

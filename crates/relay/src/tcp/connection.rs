@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use socket2::SockRef;
-use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use super::dial::dial;
@@ -15,7 +14,7 @@ use crate::copy::{self, Ending, Meter, Peer};
 use crate::endpoint::Endpoint;
 use crate::gate::ServedPorts;
 use crate::port::{Permit, PermitKind, Port, Refusal};
-use crate::system;
+use crate::system::{self, Stream};
 use crate::worker::WorkerContext;
 
 /// Before a reset is passed on, bytes that the lost side has sent before get about so long to reach the other one: a reset drops
@@ -105,7 +104,7 @@ pub(super) async fn serve(admitted: Admitted) {
 /// The system's, if the client's socket can't be registered.
 async fn relay(
     client: Reset<net::TcpStream>,
-    server: Reset<TcpStream>,
+    server: Reset<Stream>,
     endpoint: &Arc<Endpoint>,
     port: &Port,
     context: &WorkerContext,
@@ -140,7 +139,7 @@ async fn relay(
 }
 
 /// Waits a bounded time until the peer has received what was written.
-async fn deliver(stream: &TcpStream) {
+async fn deliver(stream: &Stream) {
     let mut pause = FIRST_LOOK;
     while pause < DELIVERY && system::has_undelivered(stream) {
         sleep(pause).await;
@@ -171,8 +170,8 @@ impl Reset<net::TcpStream> {
     }
 
     /// Registers the connection with this thread's event loop. If that fails, it is closed in order.
-    fn registered(mut self) -> io::Result<Reset<TcpStream>> {
-        Ok(Reset(self.0.take().map(TcpStream::from_std).transpose()?))
+    fn registered(mut self) -> io::Result<Reset<Stream>> {
+        Ok(Reset(self.0.take().map(Stream::new).transpose()?))
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpStream;
+use socket2::SockRef;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
@@ -14,7 +14,7 @@ use crate::config::RelayConfig;
 use crate::endpoint::Endpoint;
 use crate::port::{Port, Refusal};
 use crate::socket;
-use crate::system;
+use crate::system::{self, Stream};
 use crate::worker::WorkerContext;
 
 /// Connects to the first endpoint that answers. One that refuses is not tried again; one that doesn't answer in time is, with a
@@ -24,7 +24,7 @@ pub(super) async fn dial(
     mut choice: Choice,
     client: IpAddr,
     context: &WorkerContext,
-) -> Result<(TcpStream, Arc<Endpoint>), Refusal> {
+) -> Result<(Stream, Arc<Endpoint>), Refusal> {
     let (mut tries, mut without_port) = (0, None);
     for (count, &limit) in context.config.dial_limits.iter().enumerate() {
         if !choice.is_empty() && choice.of_try(tries).is_none() {
@@ -59,23 +59,23 @@ pub(super) async fn dial(
 }
 
 /// Connects within a time limit.
-async fn connect(address: SocketAddr, limit: Duration, config: &RelayConfig) -> Result<io::Result<TcpStream>, Elapsed> {
-    let stream = match socket::connect(address, config).and_then(TcpStream::from_std) {
+async fn connect(address: SocketAddr, limit: Duration, config: &RelayConfig) -> Result<io::Result<Stream>, Elapsed> {
+    let stream = match socket::connect(address, config).and_then(Stream::new) {
         Ok(stream) => stream,
         Err(error) => return Ok(Err(error)),
     };
     // An endpoint on this node has answered already, which saves the timer and a turn of the thread.
-    if stream.peer_addr().is_ok() {
+    if SockRef::from(&stream).peer_addr().is_ok() {
         return Ok(other_than_itself(stream, address));
     }
     let ready = timeout(limit, stream.writable()).await?;
-    let outcome = ready.and_then(|()| stream.take_error()).and_then(|error| error.map_or(Ok(()), Err));
+    let outcome = ready.and_then(|()| SockRef::from(&stream).take_error()).and_then(|error| error.map_or(Ok(()), Err));
     Ok(outcome.and_then(|()| other_than_itself(stream, address)))
 }
 
 /// A connection to a port of this machine where nobody listens can get that very port as its own, and meet itself.
-fn other_than_itself(stream: TcpStream, peer: SocketAddr) -> io::Result<TcpStream> {
-    if stream.local_addr()? == peer {
+fn other_than_itself(stream: Stream, peer: SocketAddr) -> io::Result<Stream> {
+    if SockRef::from(&stream).local_addr()?.as_socket() == Some(peer) {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
     Ok(stream)
