@@ -21,7 +21,7 @@ pub(crate) const PEER: &str = "tests/lanes/kubernetes/kube-api";
 /// The script that boots a kernel and runs a program on it.
 const LANE: &str = "tests/lanes/vm/vm";
 
-/// The kernels of [`MACHINES`]: Debian 12's oldest as Debian built it, emulated, and its oldest and newest built from Debian's source as
+/// The kernels of [`PHASES`]: Debian 12's oldest as Debian built it, emulated, and its oldest and newest built from Debian's source as
 /// programs of this machine, where tests take a third to a seventh of the time.
 const KERNELS: [&str; 3] = ["6.1", OLDEST, NEWEST];
 const OLDEST: &str = "uml-6.1";
@@ -42,6 +42,16 @@ struct Machine {
     tests: &'static [Test],
 }
 
+/// Machines that share some lanes; those of the next phase begin when all have ended.
+struct Phase {
+    /// machines that run concurrently
+    lanes: usize,
+    machines: &'static [Machine],
+}
+
+/// A kernel, and the tests that run on it with their executables.
+type Boot<'b> = (&'static str, Vec<(&'static Test, &'b Path)>);
+
 /// The output of a machine, and the error if it ended early.
 struct Finished {
     name: String,
@@ -49,17 +59,28 @@ struct Finished {
     end: Result<()>,
 }
 
-/// The machines, [`LANES`] at a time, the longest first. Tests that this machine can't run are ignored there: `--include-ignored` runs them,
-/// too. Mode iptables is left out, and the emulated kernel runs little, since more would take longer than the run may.
-const MACHINES: &[Machine] = &[
-    Machine { kernel: NEWEST, tests: END_TO_END },
-    Machine { kernel: NEWEST, tests: CHURN },
-    Machine { kernel: OLDEST, tests: CHURN },
-    Machine { kernel: OLDEST, tests: CORPUS_AND_PLANE },
-    Machine { kernel: "6.1", tests: LAYERS },
-    Machine { kernel: NEWEST, tests: CORPUS_AND_MORE },
-    Machine { kernel: NEWEST, tests: LAYERS_AND_PLANE },
-];
+/// The machines, phase by phase. Tests that this machine can't run are ignored there: `--include-ignored` runs them, too. Mode iptables is
+/// left out, and the emulated kernel runs little, since more would take longer than the run may.
+const PHASES: &[Phase] = &[UNDER_LOAD, WAITING];
+
+/// Each machine uses one core at most; a third one on the two cores of a small runner leaves churn so little time that changes take half a
+/// minute to be in force.
+const UNDER_LOAD: Phase =
+    Phase { lanes: 2, machines: &[Machine { kernel: NEWEST, tests: CHURN }, Machine { kernel: OLDEST, tests: CHURN }] };
+
+/// Machines whose tests wait for a third of their time, the longest first.
+const WAITING: Phase = Phase {
+    lanes: 3,
+    machines: &[
+        Machine { kernel: OLDEST, tests: CORPUS_AND_PLANE },
+        Machine { kernel: NEWEST, tests: END_TO_END },
+        Machine { kernel: NEWEST, tests: GRACE },
+        Machine { kernel: "6.1", tests: LAYERS },
+        Machine { kernel: NEWEST, tests: CORPUS_AND_MORE },
+        Machine { kernel: NEWEST, tests: FEATURES },
+        Machine { kernel: NEWEST, tests: LAYERS_AND_PLANE },
+    ],
+};
 
 /// A machine that hasn't loaded nf_tables; then the layer of the kernel's interfaces, and mode nftables on it.
 const LAYERS: &[Test] =
@@ -94,8 +115,13 @@ const CORPUS_AND_MORE: &[Test] = &[
 ];
 
 /// Mode ipvs from outside.
-const END_TO_END: &[Test] = &[
-    Test::new("crates/kube-proxy", "ipvs", "--include-ignored"),
+const END_TO_END: &[Test] = &[Test::new("crates/kube-proxy", "ipvs", "--include-ignored --skip grace::")];
+
+/// Endpoints with a grace period, which these tests wait for.
+const GRACE: &[Test] = &[Test::new("crates/kube-proxy", "ipvs", "--include-ignored grace::")];
+
+/// Its part of what all modes do.
+const FEATURES: &[Test] = &[
     Test::new("crates/kube-proxy", "flows", "--include-ignored ipvs"),
     Test::new(
         "crates/kube-proxy",
@@ -104,11 +130,7 @@ const END_TO_END: &[Test] = &[
     ),
 ];
 
-/// Machines that run concurrently. Each uses one core at most; a third one on the two cores of a small runner leaves churn so little time that
-/// changes take half a minute to be in force.
-const LANES: usize = 2;
-
-/// Options of `cargo test` that select the tests of [`MACHINES`].
+/// Options of `cargo test` that select the tests of [`PHASES`].
 const SELECTION: &[&str] = &[
     "--package=ferry-kernel",
     "--package=ferry-kube-proxy",
@@ -163,6 +185,16 @@ impl Finished {
     }
 }
 
+// === impl Machine ===
+
+impl Machine {
+    /// Its tests with their executables among those that cargo has built.
+    fn executables<'b>(&self, built: &'b [Binary]) -> Result<Boot<'b>> {
+        let executables = self.tests.iter().map(|test| Ok((test, test.executable(built)?)));
+        Ok((self.kernel, executables.collect::<Result<_>>()?))
+    }
+}
+
 // === impl Test ===
 
 impl Test {
@@ -196,7 +228,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         }
         return Ok(());
     }
-    let has_tests = |kernel: &&str| MACHINES.iter().any(|machine| machine.kernel == *kernel);
+    let has_tests =
+        |kernel: &&str| PHASES.iter().flat_map(|phase| phase.machines).any(|machine| machine.kernel == *kernel);
     ensure!(kernels.iter().any(has_tests), "no tests run on {}, but on {}", kernels.join(", "), KERNELS.join(", "));
     let mut tally = CheckTally::default();
     package::for_tests(&metadata)?;
@@ -229,30 +262,37 @@ pub(crate) fn all(metadata: &CargoMetadata, built: &[Binary], tally: &mut CheckT
 }
 
 fn on(metadata: &CargoMetadata, kernels: &[&str], built: &[Binary], tally: &mut CheckTally) -> Result<()> {
-    let mut waiting = VecDeque::new();
-    for machine in MACHINES.iter().filter(|machine| kernels.contains(&machine.kernel)) {
-        let executables = machine.tests.iter().map(|test| Ok((test, test.executable(built)?)));
-        waiting.push_back((machine.kernel, executables.collect::<Result<Vec<_>>>()?));
+    let mut phases = Vec::new();
+    for phase in PHASES {
+        let chosen = phase.machines.iter().filter(|machine| kernels.contains(&machine.kernel));
+        phases.push((phase.lanes, chosen.map(|machine| machine.executables(built)).collect::<Result<VecDeque<_>>>()?));
     }
     for kernel in kernels {
         let fetched = Command::new(metadata.workspace_root.join(LANE)).args(["fetch", kernel]).status();
         ensure!(fetched.with_context(|| format!("starting {LANE}"))?.success(), "no kernel {kernel}");
     }
-    let waiting = Mutex::new(waiting);
-    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-    let drain = || std::iter::from_fn(next).map(|(kernel, tests)| boot(metadata, kernel, &tests)).collect();
-    let outcomes: Vec<Vec<Finished>> = thread::scope(|scope| {
-        let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(drain)).collect();
-        let end = |lane: thread::ScopedJoinHandle<'_, _>| lane.join().unwrap_or_else(|_| vec![Finished::unread()]);
-        lanes.into_iter().map(end).collect()
-    });
-    for finished in outcomes.into_iter().flatten() {
-        tally.add_tests(&finished.name, finished.output.counts(), &finished.output.failed);
-        if let Err(error) = finished.end {
-            tally.fail(format!("{}: {error:#}", finished.name));
+    for (lanes, machines) in phases {
+        for finished in concurrently(metadata, lanes, machines) {
+            tally.add_tests(&finished.name, finished.output.counts(), &finished.output.failed);
+            if let Err(error) = finished.end {
+                tally.fail(format!("{}: {error:#}", finished.name));
+            }
         }
     }
     Ok(())
+}
+
+/// Boots machines, so many at a time.
+fn concurrently(metadata: &CargoMetadata, lanes: usize, machines: VecDeque<Boot<'_>>) -> Vec<Finished> {
+    let waiting = Mutex::new(machines);
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let drain = || std::iter::from_fn(next).map(|(kernel, tests)| boot(metadata, kernel, &tests)).collect();
+    let outcomes: Vec<Vec<Finished>> = thread::scope(|scope| {
+        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(drain)).collect();
+        let end = |lane: thread::ScopedJoinHandle<'_, _>| lane.join().unwrap_or_else(|_| vec![Finished::unread()]);
+        lanes.into_iter().map(end).collect()
+    });
+    outcomes.into_iter().flatten().collect()
 }
 
 /// Runs the tests of one machine, and counts them. One that crashes boots again, and goes on with the binary that ran then.
