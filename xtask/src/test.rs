@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 }
 
 /// Runs the steps in order. Three builds run beside the first ones, until something needs what they make: that for Windows with the time
-/// that tests leave. Fuzzing has what the virtual machines leave, which use one processor each at most.
+/// that tests leave. Then fuzzing has that time, most of it while churn and the virtual machines wait.
 fn steps(tally: &mut CheckTally) -> Result<()> {
     let metadata = CargoMetadata::load()?;
     let peer = Build::start("upstream's kube-proxy", &[vm::PEER, "build"], &metadata)?;
@@ -43,6 +43,7 @@ fn steps(tally: &mut CheckTally) -> Result<()> {
     tally.check("upstream's kube-proxy, built meanwhile", || peer.finish());
     let (waiting, alone) = lanes::split(&built);
     tally.step("tests that wait", |tally| lanes::side_by_side(&waiting, &metadata.target_directory, tally));
+    let fuzzing = fuzz::start(&metadata)?;
     tally.step("other tests", |tally| lanes::one_by_one(&alone, &metadata.target_directory, tally));
     let mut for_windows = Vec::new();
     tally.check("tests for Windows, built meanwhile", || {
@@ -51,7 +52,6 @@ fn steps(tally: &mut CheckTally) -> Result<()> {
     });
     let for_windows: Vec<_> = for_windows.iter().collect();
     tally.step("tests on Windows", |tally| lanes::side_by_side(&for_windows, &metadata.target_directory, tally));
-    let fuzzing = fuzz::start(&metadata)?;
     tally.check("user-mode Linux, built meanwhile", || kernels.finish());
     tally.step("other kernels", |tally| vm::all(&metadata, &built, tally));
     tally.step("fuzz, begun before", |tally| fuzz::finish(fuzzing, &metadata, tally));
