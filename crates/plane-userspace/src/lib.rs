@@ -13,6 +13,8 @@
 
 mod balancers;
 pub mod bind;
+#[cfg(test)]
+mod changes;
 mod datagrams;
 mod failing;
 mod onward;

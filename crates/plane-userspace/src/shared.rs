@@ -122,3 +122,6 @@ pub(crate) const fn family_word(family: Family) -> &'static str {
         Family::V6 => "v6",
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! The compiler of the way `bind`: turns the state of a Service into service ports, addresses and listeners.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use ferry_plane::{Compile, Unit};
 
 use super::hint::{self, Hint};
 use super::object::{BindKey, BindObject, ByOrigin, ListenAddress, Origins, Serves};
-use crate::port::{PortId, PortSpec};
+use crate::port::{PortId, PortSpec, leads_alike};
 
 /// The pure half of the way `bind`, of one family.
 #[derive(Clone, Copy, Debug)]
@@ -48,62 +49,85 @@ impl Binding {
     }
 
     fn service(self, context: &Context, service: &ServiceState, out: &mut Vec<BindObject>) {
+        let start = out.len();
         for state in &service.ports {
-            let name: Arc<str> = state.name.as_ref().into();
-            let (protocol, service) = (state.protocol, service.name.clone());
-            let port = PortId { service, name, protocol, scope: Scope::Cluster };
-            let mut reach = None;
+            let port = port_id(service, state);
             for frontend in &state.frontends {
-                reach = reach.max(Some(self.frontend(context, (state, &port), frontend, out)));
+                self.frontend(context, (state, &port), frontend, out);
             }
-            match reach {
-                Some(Reach::Absent | Reach::Served) => {}
-                Some(Reach::Refused) | None => {
-                    out.extend(PortSpec::held(state).map(|spec| BindObject::Port(port, spec)));
-                }
+        }
+        self.ports(context, service, out);
+        share(out, start);
+    }
+
+    /// The objects of a Service without those of its frontends.
+    fn ports(self, context: &Context, service: &ServiceState, out: &mut Vec<BindObject>) {
+        for state in &service.ports {
+            self.port(context, state, &port_id(service, state), out);
+        }
+    }
+
+    /// Writes a service port with each scope that a listener leads to; the endpoints that keep connections, if none does.
+    fn port(self, context: &Context, state: &PortState, port: &PortId, out: &mut Vec<BindObject>) {
+        let (mut reach, mut used) = (None, BTreeSet::new());
+        for frontend in &state.frontends {
+            let of_frontend = self.reach(context, state, frontend);
+            if of_frontend == Reach::Served {
+                used.extend(by_origin(frontend.treatment).scopes());
+            }
+            reach = reach.max(Some(of_frontend));
+        }
+        match reach {
+            Some(Reach::Absent | Reach::Served) => {
+                let with = |scope| BindObject::Port(PortId { scope, ..port.clone() }, PortSpec::new(state, scope));
+                out.extend(used.into_iter().map(with));
+            }
+            Some(Reach::Refused) | None => {
+                out.extend(PortSpec::held(state).map(|spec| BindObject::Port(port.clone(), spec)));
             }
         }
     }
 
-    /// Writes the objects of a frontend.
+    fn reach(self, context: &Context, state: &PortState, frontend: &Frontend) -> Reach {
+        let has_address = match frontend.at {
+            FrontendAddr::Vip(vip, _) => self.binds || !is_missing(context, vip),
+            FrontendAddr::NodePort(_) => node_addresses(context, state).next().is_some(),
+        };
+        match (has_address, frontend.has_listener()) {
+            (false, _) => Reach::Absent,
+            (true, false) => Reach::Refused,
+            (true, true) => Reach::Served,
+        }
+    }
+
+    /// Writes the address of a frontend and its listeners.
     fn frontend(
         self,
         context: &Context,
         (state, port): (&PortState, &PortId),
         frontend: &Frontend,
         out: &mut Vec<BindObject>,
-    ) -> Reach {
-        let addresses = match frontend.at {
-            FrontendAddr::Vip(vip, _) if is_missing(context, vip) => {
-                if !self.binds {
-                    return Reach::Absent;
-                }
-                out.push(BindObject::Address(vip));
-                vec![vip]
-            }
-            FrontendAddr::Vip(vip, _) => vec![vip],
-            FrontendAddr::NodePort(_) => {
-                let serves = |address: &&IpAddr| state.serves_node_port_at(**address);
-                context.node_addresses.iter().filter(serves).copied().collect()
-            }
-        };
-        if addresses.is_empty() {
-            return Reach::Absent;
+    ) {
+        if let FrontendAddr::Vip(vip, _) = frontend.at
+            && self.binds
+            && is_missing(context, vip)
+        {
+            out.push(BindObject::Address(vip));
         }
-        if !frontend.has_listener() {
-            return Reach::Refused;
+        if self.reach(context, state, frontend) != Reach::Served {
+            return;
         }
-        let (FrontendAddr::Vip(_, number) | FrontendAddr::NodePort(number)) = frontend.at;
         let serves = Serves { port: port.clone(), scopes: by_origin(frontend.treatment), sources: sources(frontend) };
-        for id in serves.ports() {
-            let spec = PortSpec::new(state, id.scope);
-            out.push(BindObject::Port(id, spec));
-        }
-        for address in addresses {
-            let place = ListenAddress { protocol: state.protocol, address, port: number };
+        let mut listen = |address, port| {
+            let place = ListenAddress { protocol: state.protocol, address, port };
             out.push(BindObject::Listener(place, serves.clone()));
+        };
+        match frontend.at {
+            FrontendAddr::Vip(vip, number) => listen(vip, number),
+            FrontendAddr::NodePort(number) => {
+                node_addresses(context, state).for_each(|address| listen(address, number));
+            }
         }
-        Reach::Served
     }
 }
 
@@ -115,10 +139,26 @@ impl Compile for Binding {
     fn compile(&self, context: &Context, unit: &Unit, out: &mut Vec<BindObject>) {
         match unit {
             Unit::Base(_) => out.push(BindObject::Origins(origins(context))),
-            Unit::Service(service) => {
-                let start = out.len();
-                self.service(context, service, out);
-                share(out, start);
+            Unit::Service(service) => self.service(context, service, out),
+        }
+    }
+
+    /// A change of endpoints leaves out the frontends' objects, which may be many thousands.
+    fn compile_change(
+        &self,
+        context: &Context,
+        units: (&Unit, &Unit),
+        before: &mut Vec<BindObject>,
+        after: &mut Vec<BindObject>,
+    ) {
+        match units {
+            (Unit::Service(old), Unit::Service(new)) if leads_alike(old, new) => {
+                self.ports(context, old, before);
+                self.ports(context, new, after);
+            }
+            (old, new) => {
+                self.compile(context, old, before);
+                self.compile(context, new, after);
             }
         }
     }
@@ -130,6 +170,17 @@ impl Compile for Binding {
     fn may_want(&self, unit: &Unit, asked: &dyn Fn(&Hint) -> bool) -> bool {
         hint::may_want(unit, asked)
     }
+}
+
+/// A port of a Service, with the endpoints of all nodes.
+fn port_id(service: &ServiceState, state: &PortState) -> PortId {
+    let (service, name) = (service.name.clone(), state.name.as_ref().into());
+    PortId { service, name, protocol: state.protocol, scope: Scope::Cluster }
+}
+
+/// The addresses at which the node port of a service port is served.
+fn node_addresses(context: &Context, state: &PortState) -> impl Iterator<Item = IpAddr> {
+    context.node_addresses.iter().copied().filter(|address| state.serves_node_port_at(*address))
 }
 
 /// True if no interface of the machine has this address.
@@ -161,7 +212,7 @@ fn sources(frontend: &Frontend) -> Option<Arc<[ferry_api::object::IpNet]>> {
     }
 }
 
-/// Leaves each of a unit's objects once: its frontends may share an address, and a service port.
+/// Leaves each of a unit's objects once: its frontends may share an address.
 fn share(out: &mut Vec<BindObject>, start: usize) {
     let Some(own) = out.get_mut(start..) else { return };
     own.sort_unstable();
@@ -169,3 +220,6 @@ fn share(out: &mut Vec<BindObject>, start: usize) {
     own.dedup();
     out.append(&mut own);
 }
+
+#[cfg(test)]
+mod tests;

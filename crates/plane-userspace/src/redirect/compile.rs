@@ -16,7 +16,7 @@ use super::element::{Door, ElementKey, Userspace, Value, VipMap};
 use super::hint::{self, Hint};
 use super::object::{UserspaceKey, UserspaceObject};
 use super::shape::Shape;
-use crate::port::{PortId, PortSpec, SCOPES};
+use crate::port::{PortId, PortSpec, SCOPES, leads_alike};
 
 /// The pure half of the mode, of one family.
 #[derive(Clone, Copy, Debug)]
@@ -131,14 +131,6 @@ impl Compile for Relaying {
     fn may_want(&self, unit: &Unit, asked: &dyn Fn(&Hint) -> bool) -> bool {
         hint::may_want(unit, asked)
     }
-}
-
-/// True if the frontends of two states of a Service compile to the same objects. As a whole: those of two ports may share an object.
-fn leads_alike(one: &ServiceState, other: &ServiceState) -> bool {
-    let of_port = |(one, other): (&PortState, &PortState)| {
-        (one.protocol, &one.name, &one.frontends) == (other.protocol, &other.name, &other.frontends)
-    };
-    one.name == other.name && one.ports.len() == other.ports.len() && one.ports.iter().zip(&other.ports).all(of_port)
 }
 
 /// Leaves each of a unit's objects once: its frontends may share an address or source ranges. A stable sort, which finds what is in order
