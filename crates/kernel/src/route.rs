@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use ferry_family::Family;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use crate::errno;
+use crate::errno::{self, ErrorClass};
 use crate::netlink::{
     AnswerEnd, AnswerMessage, Attributes, Malformed, MessageWriter, Messages, Notifications, Overrun, Session, flag,
 };
@@ -80,7 +80,7 @@ impl LocalRoutes {
     }
 
     /// Makes addresses local, in any order. Returns the positions of those that were refused, with the error: `EEXIST` where there is
-    /// such a route, `EPERM` without `CAP_NET_ADMIN`, `ENETDOWN` while the loopback device is down.
+    /// such a route, `EPERM` without `CAP_NET_ADMIN`, of IPv6 `ENETDOWN` while the loopback device is down.
     ///
     /// # Errors
     /// The system's error if an answer was lost: then an unknown part was added.
@@ -111,7 +111,12 @@ impl LocalRoutes {
     pub fn list(&mut self, family: Family) -> io::Result<Vec<LocalRoute>> {
         // The kernel accepts no scope here.
         let fill = |writer: &mut MessageWriter| header(writer, family, (0, 0));
-        let listed = self.session.dump(GET_ROUTE, LIST_ATTEMPTS, &fill, &mut |attempt| Ok(!attempt.interrupted))?;
+        let listed = self.session.dump(GET_ROUTE, LIST_ATTEMPTS, &fill, &mut |attempt| Ok(!attempt.interrupted));
+        let listed = match listed {
+            // A network namespace has this table once its loopback device was up.
+            Err(error) if ErrorClass::of(&error) == ErrorClass::Missing => return Ok(Vec::new()),
+            listed => listed?,
+        };
         let routes = listed.of(NEW_ROUTE).filter_map(|route| decode_local_route(route).transpose());
         let routes: Vec<LocalRoute> = routes.collect::<Result<_, Malformed>>()?;
         Ok(routes.into_iter().filter(|route| Family::of(route.address) == family).collect())
@@ -289,6 +294,22 @@ mod tests {
                 assert!(ours(&mut routes).is_empty());
                 let answer = TcpStream::connect((addresses()[0], 80)).unwrap_err();
                 assert_ne!(answer.kind(), io::ErrorKind::ConnectionRefused);
+            })
+            .unwrap();
+    }
+
+    #[test]
+    fn where_the_loopback_device_was_never_up_there_is_no_route_and_ipv6_gets_none() {
+        let namespace = Namespace::new().unwrap();
+        namespace
+            .run(|| {
+                let mut routes = LocalRoutes::open().unwrap();
+                assert!(ours(&mut routes).is_empty());
+                let refused = routes.add(&addresses()).unwrap();
+                let numbers: Vec<_> =
+                    refused.iter().map(|(position, error)| (*position, errno::number(error))).collect();
+                assert_eq!(numbers, [(2, Some(libc::ENETDOWN))], "{refused:?}");
+                assert_eq!(ours(&mut routes), addresses()[..2].iter().copied().collect());
             })
             .unwrap();
     }

@@ -102,6 +102,7 @@ impl Restorer {
                 self.silent += 1;
                 if self.silent == SILENT {
                     (self.silent, self.singly_until) = (0, Some(Instant::now() + RETRY));
+                    return Ok(RestoreOutcome { gave_up: Some(RETRY), ..RestoreOutcome::default() });
                 }
             }
         }

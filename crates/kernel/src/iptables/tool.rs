@@ -51,6 +51,8 @@ pub(super) struct TextSize {
 pub struct RestoreOutcome {
     /// time waited for the lock; zero with the nft variant, which has none
     pub lock_wait: Duration,
+    /// set where a [`Restorer`](super::Restorer) gives up keeping a process: for this time it starts the tool for each text
+    pub gave_up: Option<Duration>,
 }
 
 // === impl TextSize ===
@@ -182,7 +184,7 @@ impl Tool {
         let process = call.start_counted(&["--noflush"], counted)?;
         let ended = call.serve(process, |process| write(&mut Stdin::new(process)))?;
         call.check_exit(&ended)?;
-        Ok(RestoreOutcome { lock_wait })
+        Ok(RestoreOutcome { lock_wait, gave_up: None })
     }
 
     /// Tests whether the tool can use this table, with a run that changes nothing.

@@ -165,7 +165,16 @@ impl IptablesKernel {
         });
         self.counters.ran(outline.bytes);
         match &result {
-            Ok(run) => self.counters.waited(run.lock_wait),
+            Ok(run) => {
+                self.counters.waited(run.lock_wait);
+                if let Some(time) = run.gave_up {
+                    tracing::info!(
+                        family = %self.tool().family(),
+                        seconds = time.as_secs(),
+                        "iptables-restore confirms no input before it ends, starting it for each change"
+                    );
+                }
+            }
             Err(ToolFailure::Locked { bound, .. }) => self.counters.waited(*bound),
             Err(_) => {}
         }
