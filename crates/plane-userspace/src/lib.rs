@@ -3,7 +3,8 @@
 //! There are two ways in which traffic reaches it, each with objects, a compiler and layers of its own: [`redirect`] by an nf_tables
 //! table, and [`bind`] by listeners at the addresses of Services, which are made this machine's. Linux has both, Windows the second one.
 //!
-//! Both are made of the same parts. [`port`] identifies the service ports, and `balancers` has the choice among their endpoints.
+//! Both are made of the same parts. [`port`] identifies the service ports, and `balancers` has the choice among their endpoints,
+//! `change` the comparison that leaves frontends out.
 //! [`SharedRelay`] (`shared`) is what the engines of a process share: the relay, the names of its listeners, and the sockets of the
 //! process before. [`Readings`] has the counters, by port of a Service, [`DatagramEndpoints`] what is behind UDP listeners, and `failing`
 //! reports listeners that are not open. [`Onward`] passes on connections that wait in the sockets of a process before, once another
@@ -13,8 +14,7 @@
 
 mod balancers;
 pub mod bind;
-#[cfg(test)]
-mod changes;
+mod change;
 mod datagrams;
 mod failing;
 mod onward;

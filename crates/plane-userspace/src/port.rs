@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ferry_api::object::{ObjectName, Protocol};
-use ferry_model::{Endpoint, Pool, PortState, Scope, ServiceState};
+use ferry_model::{Endpoint, Pool, PortState, Scope};
 
 /// The scopes of endpoints.
 pub(crate) const SCOPES: [Scope; 2] = [Scope::Cluster, Scope::Local];
@@ -45,16 +45,6 @@ impl fmt::Display for PortId {
         let colon = if name.is_empty() { "" } else { ":" };
         write!(f, "{service}{colon}{name}/{}/{}", protocol.lower(), scope_word(*scope))
     }
-}
-
-/// True if the frontends of two states of a Service compile to the same objects, whatever the endpoints are. As a whole: those of two ports may
-/// share an object.
-pub(crate) fn leads_alike(one: &ServiceState, other: &ServiceState) -> bool {
-    let of_port = |(one, other): (&PortState, &PortState)| {
-        (one.protocol, &one.name, &one.frontends, &one.shadowed)
-            == (other.protocol, &other.name, &other.frontends, &other.shadowed)
-    };
-    one.name == other.name && one.ports.len() == other.ports.len() && one.ports.iter().zip(&other.ports).all(of_port)
 }
 
 /// The word for a scope in names.

@@ -124,4 +124,4 @@ pub(crate) const fn family_word(family: Family) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,25 +1,16 @@
 use ferry_api::object::{ObjectName, Protocol};
 use ferry_conformance::states::pool;
-use ferry_relay::{Endpoint, Relay, RelayConfig, Removal, Worker};
+use ferry_relay::{Endpoint, Removal, Worker};
 
 use super::*;
+use crate::shared::tests::shared;
 
 /// Longer than any test takes.
 const GRACE: Duration = Duration::from_secs(600);
 
 /// No balancers, with the threads of their relay, which don't run: no grace period ends.
 fn balancers() -> (Balancers, Vec<Worker>) {
-    let config = RelayConfig { workers: 1, removal: Removal::Grace(GRACE), ..RelayConfig::default() };
-    let (relay, workers) = Relay::new(config).unwrap();
-    let shared = SharedRelay {
-        relay: Arc::new(relay),
-        inheritance: Arc::default(),
-        ports: 61_000..=65_535,
-        limit_per_port: usize::MAX,
-        names: Default::default(),
-        directory: Default::default(),
-        datagrams: Default::default(),
-    };
+    let (shared, workers) = shared(Removal::Grace(GRACE));
     (Balancers::new(Family::V4, shared), workers)
 }
 

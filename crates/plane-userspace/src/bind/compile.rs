@@ -13,7 +13,8 @@ use ferry_plane::{Compile, Unit};
 
 use super::hint::{self, Hint};
 use super::object::{BindKey, BindObject, ByOrigin, ListenAddress, Origins, Serves};
-use crate::port::{PortId, PortSpec, leads_alike};
+use crate::change;
+use crate::port::{PortId, PortSpec};
 
 /// The pure half of the way `bind`, of one family.
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +144,6 @@ impl Compile for Binding {
         }
     }
 
-    /// A change of endpoints leaves out the frontends' objects, which may be many thousands.
     fn compile_change(
         &self,
         context: &Context,
@@ -151,16 +151,7 @@ impl Compile for Binding {
         before: &mut Vec<BindObject>,
         after: &mut Vec<BindObject>,
     ) {
-        match units {
-            (Unit::Service(old), Unit::Service(new)) if leads_alike(old, new) => {
-                self.ports(context, old, before);
-                self.ports(context, new, after);
-            }
-            (old, new) => {
-                self.compile(context, old, before);
-                self.compile(context, new, after);
-            }
-        }
+        change::compile(self, context, units, (before, after), |service, out| self.ports(context, service, out));
     }
 
     fn hints(&self, key: &BindKey, hints: &mut Vec<Hint>) {

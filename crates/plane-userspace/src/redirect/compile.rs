@@ -16,7 +16,8 @@ use super::element::{Door, ElementKey, Userspace, Value, VipMap};
 use super::hint::{self, Hint};
 use super::object::{UserspaceKey, UserspaceObject};
 use super::shape::Shape;
-use crate::port::{PortId, PortSpec, SCOPES, leads_alike};
+use crate::change;
+use crate::port::{PortId, PortSpec, SCOPES};
 
 /// The pure half of the mode, of one family.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +105,6 @@ impl Compile for Relaying {
         }
     }
 
-    /// A change of endpoints leaves out the frontends' objects, which may be many thousands.
     fn compile_change(
         &self,
         context: &Context,
@@ -112,16 +112,7 @@ impl Compile for Relaying {
         before: &mut Vec<UserspaceObject>,
         after: &mut Vec<UserspaceObject>,
     ) {
-        match units {
-            (Unit::Service(old), Unit::Service(new)) if leads_alike(old, new) => {
-                self.ports(context, old, before);
-                self.ports(context, new, after);
-            }
-            (old, new) => {
-                self.compile(context, old, before);
-                self.compile(context, new, after);
-            }
-        }
+        change::compile(self, context, units, (before, after), |service, out| self.ports(context, service, out));
     }
 
     fn hints(&self, key: &UserspaceKey, hints: &mut Vec<Hint>) {

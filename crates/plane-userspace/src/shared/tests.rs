@@ -3,12 +3,13 @@
 use std::net::TcpListener;
 
 use ferry_kernel::netns::Namespace;
-use ferry_relay::{Bind, Gate, Protocol, RelayConfig, Routes, Worker};
+use ferry_relay::{Bind, Gate, Protocol, RelayConfig, Removal, Routes, Worker};
 
 use super::*;
 
-fn shared() -> (SharedRelay, Vec<Worker>) {
-    let (relay, workers) = Relay::new(RelayConfig { workers: 1, ..RelayConfig::default() }).unwrap();
+/// A relay with one thread, which doesn't run.
+pub(crate) fn shared(removal: Removal) -> (SharedRelay, Vec<Worker>) {
+    let (relay, workers) = Relay::new(RelayConfig { workers: 1, removal, ..RelayConfig::default() }).unwrap();
     let shared = SharedRelay {
         relay: Arc::new(relay),
         inheritance: Arc::default(),
@@ -42,7 +43,7 @@ fn at(address: &str) -> SocketName {
 #[test]
 fn a_listener_is_handed_over_by_its_name_until_it_is_removed() {
     within_namespace(|| {
-        let (shared, _workers) = shared();
+        let (shared, _workers) = shared(Removal::Cut);
         let [named, other] = [(); 2].map(|()| {
             let id = shared.names.next();
             let bind = Bind::Open(listener().into());
@@ -65,7 +66,7 @@ fn a_listener_is_handed_over_by_its_name_until_it_is_removed() {
 #[test]
 fn sockets_of_services_that_are_gone_are_closed_by_family() {
     within_namespace(|| {
-        let (shared, _workers) = shared();
+        let (shared, _workers) = shared(Removal::Cut);
         let names = [gate("v4-cluster"), gate("v6-cluster"), at("10.96.0.1"), at("fd00:96::1")];
         shared.inheritance.add(names.iter().map(|name| (name.to_string(), listener().into())));
         shared.forget_inherited(Family::V6);

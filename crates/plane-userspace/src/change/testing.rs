@@ -1,4 +1,4 @@
-//! For tests: the objects that each way compiles of a change are those in which the two states may differ.
+//! Checks of a compiler: the objects of a change are those in which the two states may differ.
 
 use std::sync::Arc;
 
