@@ -23,6 +23,7 @@ fn the_older_wins_then_the_name() {
     let (young, old, undated) = (dated("a", 200), dated("b", 100), dated("0", 0));
     let twin = dated("c", 100);
     let mut claims = Claims::default();
+    assert_eq!((claims.len(), claims.is_empty()), (0, true));
     assert_eq!(change(&mut claims, None, Some(&undated)), [""; 0]);
     assert_eq!(owner(&claims), Some("0"));
     assert_eq!(change(&mut claims, None, Some(&young)), ["0"]);
@@ -30,6 +31,7 @@ fn the_older_wins_then_the_name() {
     assert_eq!(change(&mut claims, None, Some(&twin)), ["0", "a"], "the losers hear of the new winner");
     assert_eq!(change(&mut claims, None, Some(&old)), ["0", "a", "c"]);
     assert_eq!(owner(&claims), Some("b"));
+    assert_eq!((claims.len(), claims.is_empty()), (1, false), "all claim the same one");
     assert_eq!(change(&mut claims, Some(&young), None), [""; 0], "a loser that goes changes nothing");
     assert_eq!(change(&mut claims, Some(&old), None), ["0", "c"]);
     assert_eq!(owner(&claims), Some("c"));
@@ -47,6 +49,7 @@ fn all_claimants_are_known_in_line_with_their_fields() {
     for service in [&young, &old, &external, &node_port] {
         change(&mut claims, None, Some(service));
     }
+    assert_eq!(claims.len(), 4, "three cluster IPs and a node port");
     let names = |at| claims.claimants(Family::V4, at, Protocol::Tcp).map(ObjectName::name).collect::<Vec<_>>();
     let vip = FrontendAddr::Vip([10, 96, 0, 10].into(), 80);
     assert_eq!(names(vip), ["old", "young", "external"]);

@@ -223,3 +223,30 @@ impl fmt::Display for BindKey {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::ObjectName;
+
+    use super::*;
+
+    #[test]
+    fn an_object_has_a_key_and_may_serve_a_frontend_or_be_a_leaf() {
+        let address = IpAddr::from([10, 96, 0, 10]);
+        let place = ListenAddress { protocol: Protocol::Tcp, address, port: 80 };
+        let (service, scope) = (ObjectName::new("demo", "web"), Scope::Cluster);
+        let port = PortId { service, name: "http".into(), protocol: Protocol::Tcp, scope };
+        let spec = PortSpec { affinity_seconds: None, pool: [].into(), kept: Default::default() };
+        let scopes = ByOrigin { pod: Some(scope), host: Some(scope), other: None };
+        let serves = Serves { port: port.clone(), scopes, sources: None };
+        let served = Served::Frontend(Protocol::Tcp, FrontendAddr::Vip(address, 80));
+        for (object, key, served, is_leaf) in [
+            (BindObject::Origins(Origins::default()), "origins", None, false),
+            (BindObject::Port(port, spec), "port demo/web:http/tcp/cluster", None, false),
+            (BindObject::Address(address), "address 10.96.0.10", None, true),
+            (BindObject::Listener(place, serves), "listener 10.96.0.10:80/tcp", Some(served), true),
+        ] {
+            assert_eq!((object.key().to_string().as_str(), object.serves(), object.is_leaf()), (key, served, is_leaf));
+        }
+    }
+}

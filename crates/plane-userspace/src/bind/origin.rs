@@ -159,7 +159,9 @@ mod tests {
     fn a_client_is_led_by_its_place() {
         let whereabouts = Arc::new(Whereabouts::default());
         let local = [address("192.0.2.10")].into();
-        whereabouts.replace(Origins { local, pods: Some("10.244.1.0/24".parse().unwrap()) });
+        let origins = Origins { local, pods: Some("10.244.1.0/24".parse().unwrap()) };
+        whereabouts.replace(origins.clone());
+        assert_eq!(whereabouts.origins(), origins);
         let balancer = |port| {
             let balancer = Balancer::new(None, Duration::ZERO);
             balancer.replace(&[([10, 244, 2, 2], port).into()], []);
@@ -213,5 +215,21 @@ mod tests {
         assert_eq!(number(Protocol::Tcp), 1);
         whereabouts.set_open(place(Protocol::Tcp, own, 80), false);
         assert_eq!(number(Protocol::Tcp), 2, "another program may have it");
+    }
+
+    #[test]
+    fn the_balancer_of_the_clients_scope_learns_how_a_choice_ended() {
+        let (client, now, time) = (address("192.0.2.11"), Instant::now(), Duration::from_secs(60));
+        let balancer = Balancer::new(Some(time), time);
+        balancer.replace(&[([10, 244, 2, 2], 80).into(), ([10, 244, 2, 3], 80).into()], []);
+        let balancer = Arc::new(balancer);
+        let scopes = ByOrigin { pod: None, host: None, other: Some(Scope::Cluster) };
+        let choose = ChooseByOrigin::new(Arc::default(), Protocol::Tcp, scopes, |_| Some(Arc::clone(&balancer)));
+        let first = || choose.choose(client, now).endpoints().next().cloned().unwrap();
+        let chosen = first();
+        choose.connected(client, &chosen, now);
+        assert!((0..4).all(|_| first().address() == chosen.address()), "session affinity");
+        choose.failed(client, &chosen, now);
+        assert!((0..4).all(|_| first().address() != chosen.address()), "behind the others");
     }
 }
