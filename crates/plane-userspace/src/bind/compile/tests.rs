@@ -13,6 +13,8 @@ fn other_endpoints_compile_no_frontend() {
     let of = |endpoints| testing::service(endpoints, [2, 3], TCP_AND_UDP);
     let (of_change, whole) = compiled(&Binding::new(Family::V4, true), &of(&[1, 2]), &of(&[1, 3]));
     assert_eq!(difference(&of_change), difference(&whole));
+    // The two ports share a cluster IP.
+    assert!(whole.iter().all(|side| side.is_sorted_by(|one, next| one < next)), "each once, in order: {whole:?}");
     // One for each port: its frontends lead all clients to endpoints of one scope.
     assert!(of_change.iter().flatten().all(|object| matches!(object, BindObject::Port(..))), "{of_change:?}");
     assert_eq!(of_change.each_ref().map(Vec::len), [2, 2], "{of_change:?}");

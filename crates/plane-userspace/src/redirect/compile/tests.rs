@@ -10,6 +10,8 @@ fn other_endpoints_compile_no_frontend() {
     let of = |endpoints| testing::service(endpoints, [2, 3], TCP_AND_UDP);
     let (of_change, whole) = compiled(&Relaying::new(Family::V4), &of(&[1, 2]), &of(&[1, 3]));
     assert_eq!(difference(&of_change), difference(&whole));
+    // The two ports share a cluster IP.
+    assert!(whole.iter().all(|side| side.is_sorted_by(|one, next| one < next)), "each once, in order: {whole:?}");
     let is_of_port = |object: &UserspaceObject| !matches!(object, UserspaceObject::Route(..));
     assert!(of_change.iter().flatten().all(is_of_port), "{of_change:?}");
     // Of TCP a port with each scope that is used; of UDP also its listener, and the element that lets packets reach it.
