@@ -153,3 +153,62 @@ impl fmt::Display for UserspaceKey {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::{ObjectName, Protocol};
+    use ferry_ruleset::table::SetName;
+
+    use super::super::element::{Value, VipMap};
+    use super::*;
+
+    #[test]
+    fn an_object_has_a_key_a_rank_and_may_serve_a_frontend_or_be_a_leaf() {
+        let (scope, protocol) = (Scope::Cluster, Protocol::Tcp);
+        let address = IpAddr::from([10, 96, 0, 10]);
+        let at = FrontendAddr::Vip(address, 80);
+        let service = ObjectName::new("demo", "web");
+        let port = PortId { service, name: "http".into(), protocol, scope };
+        let spec = PortSpec { affinity_seconds: None, pool: [].into(), kept: Default::default() };
+        let set = TableObject::Set(SetName::Fixed(FixedSet::ServiceIps));
+        let vip = ElementKey::Vip { map: VipMap::Services, protocol, address, port: 80 };
+        let element = TableObject::Element(vip, Value::Drop);
+        let (of_set, of_element) = (set.key(), element.key());
+        let (name_of_set, name_of_element) = (of_set.to_string(), of_element.to_string());
+        let served = Some(Served::Frontend(protocol, at));
+        let own = "demo/web:http/tcp/cluster";
+        for (object, key, text, rank, served, is_leaf) in [
+            (UserspaceObject::Port(port.clone(), spec), format!("port {own}"), format!("port {own}"), 0, None, false),
+            (
+                UserspaceObject::Route(scope, at, port.clone()),
+                format!("route {at} at gate-cluster"),
+                format!("route {at} to {own}"),
+                1,
+                None,
+                true,
+            ),
+            (
+                UserspaceObject::Listener(Door::Datagrams(port.clone())),
+                format!("listener {}", Door::Datagrams(port.clone())),
+                format!("listener {}", Door::Datagrams(port)),
+                2,
+                None,
+                false,
+            ),
+            (UserspaceObject::Table(set.clone()), name_of_set, set.to_string(), 3 + set.rank(), None, false),
+            (
+                UserspaceObject::Table(element.clone()),
+                name_of_element,
+                element.to_string(),
+                3 + ELEMENT_RANK,
+                served,
+                true,
+            ),
+        ] {
+            assert_eq!((object.key().to_string(), object.to_string()), (key, text));
+            assert_eq!((object.rank(), object.serves(), object.is_leaf()), (rank, served, is_leaf), "{object}");
+            let in_table = object.in_table().map(TableObject::key);
+            assert_eq!(UserspaceObject::key_in_table(&object.key()), in_table.as_ref());
+        }
+    }
+}

@@ -138,3 +138,23 @@ fn loopback(family: Family) -> IpNet {
         Family::V6 => IpNet::new_assert(std::net::Ipv6Addr::LOCALHOST.into(), 128),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_probed_with_what_each_configuration_writes() {
+        for family in Family::ALL {
+            let probed = probes(family);
+            let localhost = family == Family::V4;
+            let service_cidrs = Vec::new();
+            let base = BaseState { node_ports: NodePortAddresses::All, localhost, service_cidrs, affinity: false };
+            // `Unknown` has a rule for each range of services.
+            for chain in FixedChain::ALL.iter().copied().filter(|chain| *chain != FixedChain::Unknown) {
+                let rules = Rules(chain_rules(chain, family, (None, 1 << 14), &base).into());
+                assert!(probed.contains(&(chain, rules)), "{family} {chain}: {probed:?}");
+            }
+        }
+    }
+}

@@ -58,3 +58,54 @@ fn scope(action: Action) -> Option<Scope> {
         Action::Drop | Action::Reject | Action::Pass => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::{Family, IpNet};
+    use ferry_conformance::states;
+    use ferry_model::{FrontendAddr, FrontendKind, Snat};
+
+    use super::*;
+
+    const CLUSTER: Action = Action::Forward { to: Scope::Cluster, snat: Snat::Keep };
+    const MASQUERADED: Action = Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade };
+    const LOCAL: Action = Action::Forward { to: Scope::Local, snat: Snat::Keep };
+
+    fn frontend(pod: Action, host: Action, other: Action) -> Frontend {
+        let at = FrontendAddr::Vip(states::address(Family::V4, 96, 1), 80);
+        states::frontend(FrontendKind::ExternalIp, at, Treatment { pod, host, other })
+    }
+
+    #[test]
+    fn each_treatment_has_a_chain_or_a_verdict() {
+        let both = &[Scope::Cluster, Scope::Local];
+        for (treatment, chain, scopes) in [
+            ([CLUSTER, MASQUERADED, CLUSTER], FixedChain::RelayCluster, &both[..1]),
+            ([LOCAL, LOCAL, LOCAL], FixedChain::RelayLocal, &both[1..]),
+            ([CLUSTER, MASQUERADED, LOCAL], FixedChain::ByOrigin, both),
+            ([CLUSTER, MASQUERADED, Action::Drop], FixedChain::InsideOnly, &both[..1]),
+            ([Action::Drop, Action::Drop, LOCAL], FixedChain::OutsideOnly, &both[1..]),
+            ([Action::Reject; 3], FixedChain::Reject, &[]),
+        ] {
+            let [pod, host, other] = treatment;
+            let shape = Shape::of(&frontend(pod, host, other)).unwrap();
+            assert_eq!((shape.verdict, shape.scopes), (Value::Goto(ChainName::Fixed(chain)), scopes));
+        }
+        let dropped = Some(Shape { verdict: Value::Drop, scopes: &[] });
+        assert_eq!(Shape::of(&frontend(Action::Drop, Action::Drop, Action::Drop)), dropped);
+        assert_eq!(Shape::of(&frontend(Action::Pass, Action::Pass, Action::Pass)), None);
+        let nobody = Frontend { sources: SourceRanges::Only([].into()), ..frontend(CLUSTER, CLUSTER, CLUSTER) };
+        assert_eq!(Shape::of(&nobody), dropped);
+        let range: IpNet = "192.0.2.0/24".parse().unwrap();
+        let some = Frontend { sources: SourceRanges::Only([range].into()), ..nobody };
+        assert_ne!(Shape::of(&some), dropped);
+    }
+
+    #[test]
+    fn a_relay_never_keeps_the_source_address() {
+        assert!(is_like(CLUSTER, MASQUERADED) && is_like(Action::Drop, Action::Drop));
+        for (one, other) in [(CLUSTER, LOCAL), (CLUSTER, Action::Drop), (Action::Drop, Action::Reject)] {
+            assert!(!is_like(one, other) && !is_like(other, one), "{one:?} {other:?}");
+        }
+    }
+}
