@@ -203,3 +203,6 @@ fn decode(doors: Option<&Doors>, set: FixedSet, reader: &mut FieldReader<'_>) ->
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
