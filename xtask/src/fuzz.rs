@@ -16,9 +16,9 @@ const PARALLEL: usize = 2;
 /// The results in the line of a target, the first with a number of runs.
 const OK: &str = "ok";
 const FAILED: &str = "FAILED";
-const STARVED: &str = "got no processor time, no input was tried but the seeds";
+const STARVED: &str = "STARVED, only the seeds were tried";
 
-/// [`FuzzOptions::hangs`]: an input takes milliseconds.
+/// Time after which an input counts as one that the target hangs with: it takes milliseconds.
 const HANGS_SECONDS: u32 = 10;
 /// The same beside tests, where an input waits while they need both cores.
 const HANGS_BESIDE_SECONDS: u32 = 60;
@@ -32,8 +32,8 @@ const DEFAULT_SECONDS: u32 = 20;
 struct FuzzOptions {
     /// duration of each target
     seconds: u32,
-    /// time after which an input counts as one that the target hangs with, in seconds
-    hangs: u32,
+    /// tests run beside it
+    beside: bool,
     /// the targets; all if none is named
     targets: Vec<String>,
 }
@@ -49,7 +49,7 @@ pub(crate) fn start(metadata: &CargoMetadata) -> Result<Build> {
 }
 
 /// Waits for the end of fuzzing that was started, prints its output, and counts the targets. Those that got no processor time run now,
-/// with nothing beside them.
+/// with nothing but each other beside them.
 ///
 /// # Errors
 /// If it failed otherwise than by a target: the end of its output.
@@ -57,13 +57,15 @@ pub(crate) fn finish(fuzzing: Build, metadata: &CargoMetadata, tally: &mut Check
     let (status, output) = fuzzing.end()?;
     print!("{output}");
     let results: Vec<_> = output.lines().filter_map(result).collect();
-    let explained = results.iter().any(|(_, end)| *end != TargetEnd::Ok);
+    let explained = results.iter().any(|(_, end)| *end == TargetEnd::Failed);
     ensure!(explained || status.success() && !results.is_empty(), "{status}\n{}", last_lines(&output).join("\n"));
     let with = |wanted| results.iter().filter(move |(_, end)| *end == wanted).map(|(target, _)| *target);
     tally.passed += with(TargetEnd::Ok).count();
     with(TargetEnd::Failed).for_each(|target| tally.fail(format!("fuzz {target}")));
     let starved: Vec<_> = with(TargetEnd::Starved).collect();
-    run_targets(&metadata.workspace_root, &FuzzOptions::default(), &starved, tally)
+    let again = run_targets(&metadata.workspace_root, &FuzzOptions::default(), &starved, tally)?;
+    again.iter().for_each(|target| tally.fail(format!("fuzz {target}")));
+    Ok(())
 }
 
 /// How the run of a target ended.
@@ -89,20 +91,24 @@ fn result(line: &str) -> Option<(&str, TargetEnd)> {
 /// Fuzzes all targets, or the named ones.
 ///
 /// # Errors
-/// If a target can't be built, finds a failing input, or gets no processor time.
+/// If a target can't be built, or finds a failing input; if it gets no processor time, unless tests run beside it.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let options = FuzzOptions::parse(arguments)?;
     let mut tally = CheckTally::default();
-    all(&CargoMetadata::load()?, &options, &mut tally)?;
+    let starved = all(&CargoMetadata::load()?, &options, &mut tally)?;
+    if !options.beside {
+        starved.iter().for_each(|target| tally.fail(format!("fuzz {target}")));
+    }
     ensure!(tally.failed == 0, "{} of {} targets failed", tally.failed, tally.passed + tally.failed);
     Ok(())
 }
 
-/// Builds all targets at once, runs the chosen ones (all if none is named), and counts them.
+/// Builds all targets at once, runs the chosen ones (all if none is named), and counts them, except for those that tried nothing but their
+/// seeds, which are returned.
 ///
 /// # Errors
 /// If they can't be built or started.
-fn all(metadata: &CargoMetadata, options: &FuzzOptions, tally: &mut CheckTally) -> Result<()> {
+fn all(metadata: &CargoMetadata, options: &FuzzOptions, tally: &mut CheckTally) -> Result<Vec<String>> {
     let root = &metadata.workspace_root;
     install_subcommand("fuzz")?;
     run_command(cargo_in(root).args(["fuzz", "build", "--sanitizer", "none"]))?;
@@ -119,8 +125,9 @@ fn all(metadata: &CargoMetadata, options: &FuzzOptions, tally: &mut CheckTally) 
     run_targets(root, options, &targets, tally)
 }
 
-/// Runs targets, [`PARALLEL`] at a time, and counts them. One that tried nothing but its seeds counts as failed.
-fn run_targets(root: &Path, options: &FuzzOptions, targets: &[&str], tally: &mut CheckTally) -> Result<()> {
+/// Runs targets, [`PARALLEL`] at a time, and counts them, except for those that tried nothing but their seeds, which are returned.
+fn run_targets(root: &Path, options: &FuzzOptions, targets: &[&str], tally: &mut CheckTally) -> Result<Vec<String>> {
+    let mut starved = Vec::new();
     for pair in targets.chunks(PARALLEL) {
         let started: Vec<_> =
             pair.iter().map(|target| Ok((*target, start_target(root, target, options)?))).collect::<Result<_>>()?;
@@ -128,7 +135,7 @@ fn run_targets(root: &Path, options: &FuzzOptions, targets: &[&str], tally: &mut
             match finish_target(target, child) {
                 Ok((runs, seeds)) if runs <= seeds => {
                     println!("fuzz {target}: {STARVED}");
-                    tally.fail(format!("fuzz {target}"));
+                    starved.push(target.to_owned());
                 }
                 Ok((runs, _)) => {
                     println!("fuzz {target}: {OK}, {runs} runs");
@@ -141,7 +148,7 @@ fn run_targets(root: &Path, options: &FuzzOptions, targets: &[&str], tally: &mut
             }
         }
     }
-    Ok(())
+    Ok(starved)
 }
 
 fn cargo_in(root: &Path) -> Command {
@@ -165,7 +172,7 @@ fn start_target(root: &Path, target: &str, options: &FuzzOptions) -> Result<Chil
         .arg(&corpus)
         .args(seeds)
         .args(["--", "-rss_limit_mb=2048"])
-        .arg(format!("-timeout={}", options.hangs))
+        .arg(format!("-timeout={}", options.hangs()))
         .arg(format!("-max_total_time={}", options.seconds))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -208,21 +215,25 @@ fn telling(text: &str) -> Vec<&str> {
 
 impl Default for FuzzOptions {
     fn default() -> Self {
-        Self { seconds: DEFAULT_SECONDS, hangs: HANGS_SECONDS, targets: Vec::new() }
+        Self { seconds: DEFAULT_SECONDS, beside: false, targets: Vec::new() }
     }
 }
 
 impl FuzzOptions {
     fn parse(arguments: &[String]) -> Result<Self> {
-        let (hangs, rest) = match arguments {
-            [option, rest @ ..] if option == BESIDE => (HANGS_BESIDE_SECONDS, rest),
-            rest => (HANGS_SECONDS, rest),
+        let (beside, rest) = match arguments {
+            [option, rest @ ..] if option == BESIDE => (true, rest),
+            rest => (false, rest),
         };
         let (seconds, targets) = match rest {
             [option, seconds, rest @ ..] if option == SECONDS => (seconds.parse().context(SECONDS)?, rest),
             rest => (DEFAULT_SECONDS, rest),
         };
-        Ok(Self { seconds, hangs, targets: targets.to_vec() })
+        Ok(Self { seconds, beside, targets: targets.to_vec() })
+    }
+
+    fn hangs(&self) -> u32 {
+        if self.beside { HANGS_BESIDE_SECONDS } else { HANGS_SECONDS }
     }
 }
 
@@ -243,7 +254,7 @@ mod tests {
     fn options_come_before_targets() {
         let parse = |words: &str| {
             let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
-            FuzzOptions::parse(&words).map(|options| (options.seconds, options.hangs, options.targets.join(" ")))
+            FuzzOptions::parse(&words).map(|options| (options.seconds, options.hangs(), options.targets.join(" ")))
         };
         assert_eq!(parse("").unwrap(), (20, 10, String::new()));
         assert_eq!(parse("--seconds 5 resolve").unwrap(), (5, 10, "resolve".to_owned()));

@@ -26,8 +26,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     std::process::exit(i32::from(tally.failed > 0));
 }
 
-/// Runs the steps in order. Three builds run beside the first ones, until something needs what they make: that for Windows with the time
-/// that tests leave. Then fuzzing has that time, most of it while churn and the virtual machines wait.
+/// Runs the steps in order. Three builds run beside the first ones, until something needs what they make. That for Windows has only the time
+/// that other programs leave; so has fuzzing behind it, mostly while churn and the virtual machines wait.
 fn steps(tally: &mut CheckTally) -> Result<()> {
     let metadata = CargoMetadata::load()?;
     let peer = Build::start("upstream's kube-proxy", &[vm::PEER, "build"], &metadata)?;

@@ -39,6 +39,7 @@ struct Test {
 /// One boot: a kernel, and the tests that run there one after another.
 struct Machine {
     kernel: &'static str,
+    name: &'static str,
     tests: &'static [Test],
 }
 
@@ -49,8 +50,8 @@ struct Phase {
     machines: &'static [Machine],
 }
 
-/// A kernel, and the tests that run on it with their executables.
-type Boot<'b> = (&'static str, Vec<(&'static Test, &'b Path)>);
+/// A machine, and its tests with their executables.
+type Boot<'b> = (&'static Machine, Vec<(&'static Test, &'b Path)>);
 
 /// The output of a machine, and the error if it ended early.
 struct Finished {
@@ -65,20 +66,25 @@ const PHASES: &[Phase] = &[UNDER_LOAD, WAITING];
 
 /// Each machine uses one core at most; a third one on the two cores of a small runner leaves churn so little time that changes take half a
 /// minute to be in force.
-const UNDER_LOAD: Phase =
-    Phase { lanes: 2, machines: &[Machine { kernel: NEWEST, tests: CHURN }, Machine { kernel: OLDEST, tests: CHURN }] };
+const UNDER_LOAD: Phase = Phase {
+    lanes: 2,
+    machines: &[
+        Machine { kernel: NEWEST, name: "churn", tests: CHURN },
+        Machine { kernel: OLDEST, name: "churn", tests: CHURN },
+    ],
+};
 
 /// Machines whose tests wait for a third of their time, the longest first.
 const WAITING: Phase = Phase {
     lanes: 3,
     machines: &[
-        Machine { kernel: OLDEST, tests: CORPUS_AND_PLANE },
-        Machine { kernel: NEWEST, tests: END_TO_END },
-        Machine { kernel: NEWEST, tests: GRACE },
-        Machine { kernel: "6.1", tests: LAYERS },
-        Machine { kernel: NEWEST, tests: CORPUS_AND_MORE },
-        Machine { kernel: NEWEST, tests: FEATURES },
-        Machine { kernel: NEWEST, tests: LAYERS_AND_PLANE },
+        Machine { kernel: OLDEST, name: "corpus and plane", tests: CORPUS_AND_PLANE },
+        Machine { kernel: NEWEST, name: "end to end", tests: END_TO_END },
+        Machine { kernel: NEWEST, name: "grace periods", tests: GRACE },
+        Machine { kernel: "6.1", name: "layers", tests: LAYERS },
+        Machine { kernel: NEWEST, name: "corpus and more", tests: CORPUS_AND_MORE },
+        Machine { kernel: NEWEST, name: "features", tests: FEATURES },
+        Machine { kernel: NEWEST, name: "layers and plane", tests: LAYERS_AND_PLANE },
     ],
 };
 
@@ -120,7 +126,7 @@ const END_TO_END: &[Test] = &[Test::new("crates/kube-proxy", "ipvs", "--include-
 /// Endpoints with a grace period, which these tests wait for.
 const GRACE: &[Test] = &[Test::new("crates/kube-proxy", "ipvs", "--include-ignored grace::")];
 
-/// Its part of what all modes do.
+/// What all modes do, in mode ipvs.
 const FEATURES: &[Test] = &[
     Test::new("crates/kube-proxy", "flows", "--include-ignored ipvs"),
     Test::new(
@@ -189,9 +195,9 @@ impl Finished {
 
 impl Machine {
     /// Its tests with their executables among those that cargo has built.
-    fn executables<'b>(&self, built: &'b [Binary]) -> Result<Boot<'b>> {
+    fn executables<'b>(&'static self, built: &'b [Binary]) -> Result<Boot<'b>> {
         let executables = self.tests.iter().map(|test| Ok((test, test.executable(built)?)));
-        Ok((self.kernel, executables.collect::<Result<_>>()?))
+        Ok((self, executables.collect::<Result<_>>()?))
     }
 }
 
@@ -286,7 +292,7 @@ fn on(metadata: &CargoMetadata, kernels: &[&str], built: &[Binary], tally: &mut 
 fn concurrently(metadata: &CargoMetadata, lanes: usize, machines: VecDeque<Boot<'_>>) -> Vec<Finished> {
     let waiting = Mutex::new(machines);
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-    let drain = || std::iter::from_fn(next).map(|(kernel, tests)| boot(metadata, kernel, &tests)).collect();
+    let drain = || std::iter::from_fn(next).map(|(machine, tests)| boot(metadata, machine, &tests)).collect();
     let outcomes: Vec<Vec<Finished>> = thread::scope(|scope| {
         let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(drain)).collect();
         let end = |lane: thread::ScopedJoinHandle<'_, _>| lane.join().unwrap_or_else(|_| vec![Finished::unread()]);
@@ -296,27 +302,26 @@ fn concurrently(metadata: &CargoMetadata, lanes: usize, machines: VecDeque<Boot<
 }
 
 /// Runs the tests of one machine, and counts them. One that crashes boots again, and goes on with the binary that ran then.
-fn boot(metadata: &CargoMetadata, kernel: &str, tests: &[(&Test, &Path)]) -> Finished {
-    let targets: Vec<&str> = tests.iter().map(|(test, _)| test.name.1).collect();
-    let (name, begun) = (format!("Linux {kernel}, {}", targets.join(", ")), Instant::now());
+fn boot(metadata: &CargoMetadata, machine: &Machine, tests: &[(&Test, &Path)]) -> Finished {
+    let (name, begun) = (format!("Linux {}, {}", machine.kernel, machine.name), Instant::now());
     let mut output = Output::default();
-    let end = boot_until_it_ends(metadata, kernel, tests, &mut output);
+    let end = boot_until_it_ends(metadata, machine, tests, &mut output);
     println!("{name}: {:.0?} in all", begun.elapsed());
     Finished { name, output, end }
 }
 
 fn boot_until_it_ends(
     metadata: &CargoMetadata,
-    kernel: &str,
+    machine: &Machine,
     tests: &[(&Test, &Path)],
     output: &mut Output,
 ) -> Result<()> {
     let mut crashes = 0;
     loop {
         let rest = tests.get(output.summaries.len()..).unwrap_or_default();
-        let status = boot_once(metadata, kernel, rest, output)?;
+        let status = boot_once(metadata, machine, rest, output)?;
         if status.code() == Some(CRASHED) && crashes < MOST_CRASHES {
-            println!("{kernel}| the machine crashed or hung, starting it again");
+            println!("{}, {}| the machine crashed or hung, starting it again", machine.kernel, machine.name);
             crashes += 1;
             continue;
         }
@@ -330,7 +335,7 @@ fn boot_until_it_ends(
 /// age in seconds.
 fn boot_once(
     metadata: &CargoMetadata,
-    kernel: &str,
+    &Machine { kernel, name, .. }: &Machine,
     tests: &[(&Test, &Path)],
     output: &mut Output,
 ) -> Result<ExitStatus> {
@@ -347,7 +352,7 @@ fn boot_once(
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("starting {LANE}"))?;
     for text in BufReader::new(child.stdout.take().context("the output of a machine")?).split(b'\n') {
         let text = String::from_utf8_lossy(&text?).into_owned();
-        println!("{kernel} {:4}| {text}", begun.elapsed().as_secs());
+        println!("{kernel}, {name} {:4}| {text}", begun.elapsed().as_secs());
         output.read(text.trim_end_matches('\r'));
     }
     child.wait().context("waiting for a machine")

@@ -80,7 +80,7 @@ impl LocalRoutes {
     }
 
     /// Makes addresses local, in any order. Returns the positions of those that were refused, with the error: `EEXIST` where there is
-    /// such a route, `EPERM` without `CAP_NET_ADMIN`, of IPv6 `ENETDOWN` while the loopback device is down.
+    /// such a route, `EPERM` without `CAP_NET_ADMIN`, for IPv6, `ENETDOWN` while the loopback device is down.
     ///
     /// # Errors
     /// The system's error if an answer was lost: then an unknown part was added.
@@ -113,7 +113,7 @@ impl LocalRoutes {
         let fill = |writer: &mut MessageWriter| header(writer, family, (0, 0));
         let listed = self.session.dump(GET_ROUTE, LIST_ATTEMPTS, &fill, &mut |attempt| Ok(!attempt.interrupted));
         let listed = match listed {
-            // A network namespace has this table once its loopback device was up.
+            // A network namespace has no such table before its loopback device is up or a route is added.
             Err(error) if ErrorClass::of(&error) == ErrorClass::Missing => return Ok(Vec::new()),
             listed => listed?,
         };

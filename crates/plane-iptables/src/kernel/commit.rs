@@ -171,7 +171,7 @@ impl IptablesKernel {
                     tracing::info!(
                         family = %self.tool().family(),
                         seconds = time.as_secs(),
-                        "iptables-restore confirms no input before it ends, starting it for each change"
+                        "iptables-restore confirms no input before it ends: for this time it is started for each change"
                     );
                 }
             }

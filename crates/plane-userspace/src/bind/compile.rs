@@ -63,9 +63,11 @@ impl Binding {
 
     /// The objects of a Service without those of its frontends.
     fn ports(self, context: &Context, service: &ServiceState, out: &mut Vec<BindObject>) {
+        let start = out.len();
         for state in &service.ports {
             self.port(context, state, &port_id(service, state), out);
         }
+        share(out, start);
     }
 
     /// Writes a service port with each scope that a listener leads to; the endpoints that keep connections, if none does.

@@ -74,5 +74,6 @@ pub(crate) fn compiles_frontends_of_other_ports<C: Compile>(compiler: &C) {
     for after in [one, renamed] {
         let (of_change, whole) = compiled(compiler, &both, &Unit::Service(after));
         assert_eq!(of_change, whole);
+        assert_ne!(difference(&whole), [vec![], vec![]]);
     }
 }

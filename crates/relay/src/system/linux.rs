@@ -25,8 +25,8 @@ pub type OpenSocket = OwnedFd;
 #[derive(Debug)]
 pub(crate) struct Acceptor(AsyncFd<net::TcpListener>);
 
-/// A TCP connection, registered with this thread's event loop, which also reports urgent bytes: so a connection without any costs no call that
-/// asks for them.
+/// A TCP connection, registered with this thread's event loop, which also reports urgent bytes: so a connection that has none costs no call
+/// that asks for them.
 #[derive(Debug)]
 pub(crate) struct Stream(AsyncFd<net::TcpStream>);
 
@@ -274,7 +274,8 @@ pub(crate) fn has_undelivered(stream: &Stream) -> bool {
 }
 
 /// True if a read has ended before an urgent byte that the event loop has reported: no further event reports what is behind it. The event
-/// of one that comes later also reports that there is something to read.
+/// of one that comes later also reports that there is something to read. The report is never cleared, and the peer's end counts as one: from
+/// then on each short read costs a call.
 pub(crate) fn is_at_mark(stream: &Stream) -> bool {
     let reported = stream.try_io(Interest::PRIORITY, || Ok(())).is_ok();
     reported && datagram::is_at_mark(stream.as_fd()).unwrap_or(false)
