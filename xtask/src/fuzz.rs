@@ -68,7 +68,7 @@ pub(crate) fn finish(fuzzing: Build, metadata: &CargoMetadata, tally: &mut Check
     Ok(())
 }
 
-/// How the run of a target ended.
+/// The end of a target's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TargetEnd {
     Ok,

@@ -39,6 +39,7 @@ struct Test {
 /// One boot: a kernel, and the tests that run there one after another.
 struct Machine {
     kernel: &'static str,
+    /// distinguishes its output from that of others with this kernel
     name: &'static str,
     tests: &'static [Test],
 }
@@ -126,7 +127,7 @@ const END_TO_END: &[Test] = &[Test::new("crates/kube-proxy", "ipvs", "--include-
 /// Endpoints with a grace period, which these tests wait for.
 const GRACE: &[Test] = &[Test::new("crates/kube-proxy", "ipvs", "--include-ignored grace::")];
 
-/// What all modes do, in mode ipvs.
+/// Tests that all modes have, in mode ipvs.
 const FEATURES: &[Test] = &[
     Test::new("crates/kube-proxy", "flows", "--include-ignored ipvs"),
     Test::new(

@@ -80,7 +80,7 @@ impl LocalRoutes {
     }
 
     /// Makes addresses local, in any order. Returns the positions of those that were refused, with the error: `EEXIST` where there is
-    /// such a route, `EPERM` without `CAP_NET_ADMIN`, for IPv6, `ENETDOWN` while the loopback device is down.
+    /// such a route, `EPERM` without `CAP_NET_ADMIN`, and for IPv6 `ENETDOWN` while the loopback device is down.
     ///
     /// # Errors
     /// The system's error if an answer was lost: then an unknown part was added.

@@ -1,10 +1,10 @@
-//! A change of endpoints alone compiles no frontend, in both ways: these may be many thousands.
+//! The comparison that leaves out a Service's frontends, which may be many thousands, where only its endpoints change.
 
 use ferry_model::{Context, PortState, ServiceState};
 use ferry_plane::{Compile, Unit};
 
 #[cfg(test)]
-pub(crate) mod testing;
+pub(crate) mod tests;
 
 /// Compiles both sides of a change. If they have the same frontends, only what `ports` writes for each: the objects of a Service without those
 /// of its frontends.

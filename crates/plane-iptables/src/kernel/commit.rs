@@ -170,8 +170,8 @@ impl IptablesKernel {
                 if let Some(time) = run.gave_up {
                     tracing::info!(
                         family = %self.tool().family(),
-                        seconds = time.as_secs(),
-                        "iptables-restore confirms no input before it ends: for this time it is started for each change"
+                        retry_seconds = time.as_secs(),
+                        "iptables-restore confirms no input within a second, starting it for each change, which is slower"
                     );
                 }
             }

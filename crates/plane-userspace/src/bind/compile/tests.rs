@@ -5,13 +5,13 @@ use ferry_conformance::states;
 use ferry_model::{FrontendKind, Shadowed};
 
 use super::*;
-use crate::change::testing::{
-    self, TCP_AND_UDP, compiled, compiles_frontends_of_other_ports, compiles_frontends_that_differ, difference,
+use crate::change::tests::{
+    TCP_AND_UDP, compiled, compiles_frontends_of_other_ports, compiles_frontends_that_differ, difference, service,
 };
 
 #[test]
 fn other_endpoints_compile_no_frontend() {
-    let of = |endpoints| testing::service(endpoints, [2, 3], TCP_AND_UDP);
+    let of = |endpoints| service(endpoints, [2, 3], TCP_AND_UDP);
     let (of_change, whole) = compiled(&Binding::new(Family::V4, true), &of(&[1, 2]), &of(&[1, 3]));
     assert_eq!(difference(&of_change), difference(&whole));
     // The two ports share a cluster IP.

@@ -1,13 +1,13 @@
 //! A change compiles what it may differ in.
 
 use super::*;
-use crate::change::testing::{
-    self, TCP_AND_UDP, compiled, compiles_frontends_of_other_ports, compiles_frontends_that_differ, difference,
+use crate::change::tests::{
+    TCP_AND_UDP, compiled, compiles_frontends_of_other_ports, compiles_frontends_that_differ, difference, service,
 };
 
 #[test]
 fn other_endpoints_compile_no_frontend() {
-    let of = |endpoints| testing::service(endpoints, [2, 3], TCP_AND_UDP);
+    let of = |endpoints| service(endpoints, [2, 3], TCP_AND_UDP);
     let (of_change, whole) = compiled(&Relaying::new(Family::V4), &of(&[1, 2]), &of(&[1, 3]));
     assert_eq!(difference(&of_change), difference(&whole));
     // The two ports share a cluster IP.
