@@ -205,6 +205,27 @@ mod tests {
     }
 
     #[test]
+    fn each_part_of_a_key_has_the_kernels_number_of_its_type() {
+        let number =
+            |part: &'static [KeyPart], family| Layout::new(part, Data::None).set(String::new(), family).key_type;
+        let of = |part| [Family::V4, Family::V6].map(|family| number(part, family));
+        assert_eq!(of(&[KeyPart::Address]), [7, 8]);
+        assert_eq!(of(&[KeyPart::Protocol]), [12, 12]);
+        assert_eq!(of(&[KeyPart::Port]), [13, 13]);
+        assert_eq!([of(&[KeyPart::Slot(2)]), of(&[KeyPart::Octet])], [[4, 4]; 2]);
+    }
+
+    #[test]
+    fn only_a_map_to_endpoints_declares_its_values() {
+        let declared = |data| Layout::new(&[KeyPart::Slot(9)], data).set("slots".to_owned(), Family::V4).userdata;
+        assert_eq!(declared(Data::None), declared(Data::Verdict));
+        let key = TypeofExpr::Numgen { random: true, modulus: 9, offset: 0 };
+        let endpoint = [TypeofExpr::Payload(PayloadField::IpDaddr), TypeofExpr::Payload(PayloadField::ThDport)];
+        let data = Some(TypeofExpr::Concat(endpoint.into()));
+        assert_eq!(declared(Data::Endpoint), userdata::set(&SetUserdata { key: Some(key), data, comment: None }));
+    }
+
+    #[test]
     fn only_keys_with_numbers_are_declared_by_expressions() {
         let plain = Layout::new(&KEY[..3], Data::Verdict);
         assert_eq!(plain.declaration(Family::V6), "type ipv6_addr . inet_proto . inet_service : verdict");

@@ -80,3 +80,35 @@ impl fmt::Display for TableRule {
         if self.text.is_empty() { f.write_str(&nft::expressions_text(&self.exprs)) } else { f.write_str(&self.text) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_kernel::nft::{Expr, Verdict};
+
+    use super::*;
+
+    fn rule(verdict: Verdict, text: &str) -> TableRule {
+        TableRule { exprs: vec![Expr::Verdict(verdict)], text: text.to_owned() }
+    }
+
+    #[test]
+    fn rules_are_compared_and_sorted_by_their_expressions_alone() {
+        let rules = |rule: TableRule| Rules([rule].into());
+        let [accept, read, drop] = [(Verdict::Accept, "accept"), (Verdict::Accept, ""), (Verdict::Drop, "")]
+            .map(|(verdict, text)| rule(verdict, text));
+        assert_eq!((accept == read, accept == drop), (true, false));
+        assert_eq!(accept < drop, Expr::Verdict(Verdict::Accept) < Expr::Verdict(Verdict::Drop));
+        assert_ne!(accept < drop, accept > drop);
+        assert_eq!(accept.partial_cmp(&read), Some(Ordering::Equal));
+        let (one, other) = (rules(accept.clone()), rules(drop.clone()));
+        assert_eq!((one < other, one > other), (accept < drop, accept > drop));
+        assert_eq!([&rules(read), &one.clone()].map(|same| one.partial_cmp(same)), [Some(Ordering::Equal); 2]);
+    }
+
+    #[test]
+    fn only_rules_with_a_text_give_one_to_their_expressions() {
+        let rules = Rules([rule(Verdict::Accept, "accept"), rule(Verdict::Drop, "")].into());
+        let texts: Vec<_> = rules.texts().collect();
+        assert_eq!(texts, [(nft::expressions_text(&[Expr::Verdict(Verdict::Accept)]), "accept".to_owned())]);
+    }
+}

@@ -225,6 +225,8 @@ fn highest(family: Family) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use std::cmp::Ordering;
+
     use ferry_kernel::nft::Octets;
     use proptest::prelude::*;
 
@@ -249,6 +251,13 @@ mod tests {
         let mut elements: Vec<Element> = ends.collect();
         elements.extend(ranges.keys().map(|(begin, _)| element(begin, false)));
         elements
+    }
+
+    #[test]
+    fn ranges_are_printed_in_a_row_and_sorted() {
+        let (one, two) = (ranges(&["10.0.0.0/8"]), ranges(&["10.0.0.0/8", "192.0.2.7/32"]));
+        assert_eq!([&one, &two].map(ToString::to_string), ["10.0.0.0/8", "10.0.0.0/8, 192.0.2.7"]);
+        assert_eq!([&one, &two].map(|other| one.partial_cmp(other)), [Some(Ordering::Equal), Some(Ordering::Less)]);
     }
 
     #[test]

@@ -41,6 +41,19 @@ fn pod_ranges_are_compared_by_whole_octets_or_by_a_mask() {
 }
 
 #[test]
+fn a_mask_covers_the_whole_address_of_either_family() {
+    for (family, net, len) in [(Family::V4, "10.240.0.0/12", 4), (Family::V6, "fd00::/47", 16)] {
+        let rule = RuleWriter::new(family).destination_in(net.parse().unwrap()).end();
+        let [Expr::Payload { len: loaded, .. }, Expr::Bitwise { mask, xor, .. }, Expr::Cmp { data, .. }] =
+            &rule.exprs[..]
+        else {
+            panic!("{rule:?}");
+        };
+        assert_eq!((*loaded, mask.len(), xor.len(), data.len()), (len, len as usize, len as usize, len as usize));
+    }
+}
+
+#[test]
 fn an_interface_is_compared_by_its_whole_name_and_a_prefix_without_its_end() {
     let data = |detector: &LocalDetector| match &pods(detector, true).unwrap().exprs[..] {
         [Expr::Meta { key: MetaKey::IifName, .. }, Expr::Cmp { data, .. }] => data.clone(),

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use ferry_api::object::Family;
+use ferry_api::object::{Family, Protocol};
 use ferry_kernel::nft::{BaseHook, ElementData, OwnedData};
+use ferry_model::FrontendAddr;
 use ferry_plane::{Batch, CommitError, Object, Op, Served};
 
 use super::encode::transactions;
@@ -127,12 +128,12 @@ impl Vocabulary for Toy {
         Value::Drop
     }
 
-    fn served(_: &Key) -> Option<Served> {
-        None
+    fn served(element: &Key) -> Option<Served> {
+        Some(Served::Frontend(Protocol::Tcp, FrontendAddr::NodePort(element.1)))
     }
 
-    fn leads_to(_: &Value) -> Option<ChainName<Self>> {
-        None
+    fn leads_to(value: &Value) -> Option<ChainName<Self>> {
+        (*value == Value::Drop).then_some(ChainName::Fixed(Chain::Reject))
     }
 }
 
@@ -278,4 +279,146 @@ fn the_probe_has_the_rules_of_each_variant_of_a_chain() {
     let texts: Vec<String> = rules.iter().map(|(chain, rules)| format!("{chain}{rules}")).collect();
     let restricted = format!("restricted-{}", SourcesId::of_digest(&[]));
     assert_eq!(texts, ["services reject;", "services drop;", restricted.as_str()]);
+}
+
+fn services(rules: impl IntoIterator<Item = TableRule>) -> TableObject<Toy> {
+    TableObject::Chain(ChainName::Fixed(Chain::Services), Rules(rules.into_iter().collect()))
+}
+
+#[test]
+fn a_table_is_printed_sorted_and_each_object_once() {
+    let rules = services([RuleWriter::new(Family::V4).goto("reject-chain")]);
+    let objects = [
+        listener(2, "two"),
+        rules.clone(),
+        TableObject::Set(SetName::Fixed(Map::Verdicts)),
+        ranges(),
+        TableObject::Table(TableOwner::Ours),
+        listener(1, "one"),
+        rules,
+    ];
+    let TableObject::Ranges(id, _) = ranges() else { unreachable!() };
+    let wanted = format!(
+        "table ip toy {{
+\tcomment \"toy layout 1\"
+
+\tmap verdicts {{
+\t\ttype inet_service : verdict
+\t}}
+
+\tmap listeners {{
+\t\ttype inet_service : ipv4_addr . inet_service
+\t\telements = {{
+\t\t\t1 : Listener(\"one\"),
+\t\t\t2 : Listener(\"two\")
+\t\t}}
+\t}}
+
+\tset sources-{id} {{
+\t\ttype ipv4_addr
+\t\tflags interval
+\t\telements = {{
+\t\t\t10.0.0.0/8
+\t\t}}
+\t}}
+
+\tchain services {{
+\t\tgoto reject-chain
+\t}}
+}}
+"
+    );
+    assert_eq!(draw(Family::V4, &objects), wanted);
+}
+
+#[test]
+fn an_object_refers_to_the_table_and_to_all_that_it_names() {
+    let TableObject::Ranges(id, _) = ranges() else { unreachable!() };
+    let table = TableKey::<Toy>::Table;
+    assert_eq!(refers_to::<Toy>(&TableObject::Table(TableOwner::Ours)), []);
+    for set in [TableObject::Set(SetName::<Toy>::Fixed(Map::Verdicts)), ranges()] {
+        assert_eq!(refers_to(&set), std::slice::from_ref(&table));
+    }
+    let rule = || RuleWriter::new(Family::V4);
+    let chain = services([
+        rule().source_in_set(SetName::<Toy>::Sources(id)).jump("reject-chain"),
+        rule().source_in_set("of-others").goto("of-others"),
+        rule().goto(ChainName::<Toy>::Restricted(id)),
+        rule().drop_it(),
+    ]);
+    let named = [
+        table,
+        TableKey::Set(SetName::Sources(id)),
+        TableKey::Chain(ChainName::Fixed(Chain::Reject)),
+        TableKey::Chain(ChainName::Restricted(id)),
+    ];
+    assert_eq!(refers_to(&chain), named);
+    let set = |map| TableKey::Set(SetName::Fixed(map));
+    assert_eq!(refers_to(&listener(1, "one")), [set(Map::Listeners)]);
+    let reject = TableKey::Chain(ChainName::Fixed(Chain::Reject));
+    assert_eq!(refers_to(&verdict(1)), [set(Map::Verdicts), reject]);
+}
+
+#[test]
+fn what_is_referred_to_has_the_lower_rank() {
+    let ranks = [
+        TableObject::Table(TableOwner::Ours),
+        TableObject::Set(SetName::Fixed(Map::Verdicts)),
+        ranges(),
+        chain(ChainName::Fixed(Chain::Reject)),
+        restricted(),
+        chain(ChainName::Fixed(Chain::Services)),
+        verdict(1),
+    ]
+    .map(|object| object.rank());
+    assert_eq!(ranks, [0, 1, 1, 2, 3, 4, ELEMENT_RANK]);
+}
+
+#[test]
+fn services_share_ranges_and_the_chain_that_checks_them() {
+    for object in [ranges(), restricted()] {
+        assert_eq!(object.shared_sources(), Some(object.key()));
+    }
+    for object in [TableObject::Table(TableOwner::Ours), chain(ChainName::Fixed(Chain::Services)), verdict(1)] {
+        assert_eq!(object.shared_sources(), None, "{object}");
+    }
+}
+
+#[test]
+fn each_object_is_printed_with_its_content() {
+    let TableObject::Ranges(id, _) = ranges() else { unreachable!() };
+    let texts = [
+        TableObject::Table(TableOwner::Ours),
+        TableObject::Table(TableOwner::Foreign),
+        TableObject::Set(SetName::Fixed(Map::Verdicts)),
+        ranges(),
+        services([RuleWriter::new(Family::V4).drop_it()]),
+        listener(1, "one"),
+    ]
+    .map(|object: TableObject<Toy>| object.to_string());
+    let sources = format!("set sources-{id} {{ 10.0.0.0/8 }}");
+    let wanted = [
+        "table toy { comment \"toy layout 1\" }",
+        "table toy { foreign }",
+        "set verdicts",
+        sources.as_str(),
+        "chain services { drop; }",
+        "element listeners { 1 : Listener(\"one\") }",
+    ];
+    assert_eq!(texts, wanted);
+}
+
+#[test]
+fn a_set_of_source_ranges_holds_intervals() {
+    let TableObject::Ranges(id, _) = ranges() else { unreachable!() };
+    let layout = SetName::<Toy>::Sources(id).layout();
+    assert_eq!((layout.interval, layout.key, layout.data), (true, [KeyPart::Address].as_slice(), Data::None));
+    assert_eq!(SetName::<Toy>::Fixed(Map::Listeners).layout(), Toy::layout(Map::Listeners));
+}
+
+#[test]
+fn elements_serve_the_same_elsewhere_unless_a_mode_differs() {
+    let key = Key(Map::Verdicts, 80);
+    assert_eq!(Toy::served_elsewhere(&key), Toy::served(&key));
+    assert!(Toy::served(&key).is_some());
 }

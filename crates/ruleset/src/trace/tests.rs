@@ -139,3 +139,116 @@ fn what_something_else_translates_is_no_nat_of_the_kernel() {
     let to = Endpoint { address: walk.destination(), port: walk.port() };
     assert_eq!((to, walk.is_translated(), walk.is_masqueraded(), walk.drawn()), (ENDPOINT, true, true, None));
 }
+
+/// The steps of a packet's path, each with its depth.
+fn steps(world: &World<'_>, hook: Hook) -> (End, Vec<(usize, String)>) {
+    let packet = packet(Protocol::Tcp);
+    let mut walk = Walk::new(world, &packet, 0, PacketPath::recorded());
+    let end = walk.hook(hook);
+    (end, walk.into_path().steps().iter().map(|step| (step.depth, step.text.clone())).collect())
+}
+
+#[test]
+fn a_path_has_the_rules_that_match_below_their_chain_and_what_they_find_below_them() {
+    let key = Bytes::new().address(VIP_ADDRESS.into()).protocol(Protocol::Tcp).port(80);
+    let first = rules([rule().protocol(Protocol::Udp).drop_it(), rule().jump("inner"), rule().goto("nowhere")]);
+    let inner = rules([rule().in_set(VIP, "served").jump("innermost"), rule().goto("last")]);
+    let (innermost, last) = (rules([rule().set_mark(1).end()]), rules([rule().return_it()]));
+    let mut world = World::new(FAMILY);
+    world.chain("filter", base(ChainKind::Filter, Hook::Forward, 7), &first);
+    world.chain("inner", None, &inner);
+    world.chain("innermost", None, &innermost);
+    world.chain("last", None, &last);
+    world.element("served", key.as_slice(), Data::None, &"the element");
+    let (end, steps) = steps(&world, Hook::Forward);
+    let steps: Vec<(usize, &str)> = steps.iter().map(|(depth, text)| (*depth, text.as_str())).collect();
+    let lookup = inner.0[0].text.as_str();
+    assert_eq!(
+        steps,
+        [
+            (0, "hook forward, chain filter (priority 7)"),
+            (1, "jump inner"),
+            (2, lookup),
+            (3, "the element"),
+            (3, innermost.0[0].text.as_str()),
+            (2, "goto last"),
+            (3, "return"),
+            (1, "goto nowhere"),
+            (2, "chain nowhere doesn't exist, or the jumps are nested too deep"),
+        ]
+    );
+    assert_eq!(end, End::Drop);
+}
+
+#[test]
+fn a_rule_that_is_not_evaluated_is_named_below_its_chain() {
+    let skipped = TableRule {
+        exprs: vec![Expr::Opaque { name: "limit".to_owned(), data: Vec::new() }, Expr::Verdict(Go::Drop)],
+        text: "limit".to_owned(),
+    };
+    let (first, inner) = (rules([rule().jump("inner")]), rules([skipped]));
+    let mut world = World::new(FAMILY);
+    world.chain("filter", base(ChainKind::Filter, Hook::Forward, 0), &first);
+    world.chain("inner", None, &inner);
+    let (end, steps) = steps(&world, Hook::Forward);
+    assert_eq!(end, End::Accept);
+    assert_eq!(steps.last().unwrap(), &(2, "not evaluated, as if it didn't match: limit".to_owned()));
+}
+
+#[test]
+fn sixteen_chains_nest_as_in_the_kernel() {
+    for (chains, wanted) in [(16, End::Accept), (17, End::Drop)] {
+        let all: Vec<Rules> = (1..chains).map(|next| rules([rule().jump(format!("chain-{next}"))])).collect();
+        let mut world = World::new(FAMILY);
+        world.chain("chain-0", base(ChainKind::Filter, Hook::Forward, 0), &all[0]);
+        for (number, rules) in all.iter().enumerate().skip(1) {
+            world.chain(format!("chain-{number}"), None, rules);
+        }
+        let last = rules([]);
+        world.chain(format!("chain-{}", chains - 1), None, &last);
+        assert_eq!(steps(&world, Hook::Forward).0, wanted, "{chains}");
+    }
+}
+
+#[test]
+fn an_element_is_shown_as_its_object() {
+    let element = Element { data: Data::None, object: &"the element" };
+    assert_eq!(format!("{element:?}"), "the element");
+}
+
+#[test]
+fn a_walk_continues_the_path_that_it_was_given() {
+    let (world, packet) = (World::new(FAMILY), packet(Protocol::Tcp));
+    let mut walk = Walk::new(&world, &packet, 0, PacketPath::recorded());
+    walk.path().step(4, "elsewhere");
+    assert_eq!(walk.into_path().steps().last().unwrap().text, "elsewhere");
+}
+
+#[test]
+fn a_mark_is_set_and_flipped_beside_other_bits() {
+    for (rule, wanted) in
+        [(rule().set_mark(1).set_mark(2), 3), (rule().set_mark(3).flip_mark(5), 6), (rule().set_mark(2).set_mark(2), 2)]
+    {
+        let all = rules([rule.end()]);
+        let mut world = World::new(FAMILY);
+        world.chain("filter", base(ChainKind::Filter, Hook::Forward, 0), &all);
+        let packet = packet(Protocol::Tcp);
+        let mut walk = Walk::new(&world, &packet, 0, PacketPath::default());
+        assert_eq!((walk.hook(Hook::Forward), walk.mark()), (End::Accept, wanted));
+    }
+}
+
+#[test]
+fn a_first_packet_of_tcp_has_the_flag_syn_alone() {
+    let flags = |value: u8| TableRule {
+        exprs: vec![
+            Expr::Payload { dreg: ferry_kernel::nft::Reg(8), base: PayloadBase::Transport, offset: 13, len: 1 },
+            Expr::Cmp { sreg: ferry_kernel::nft::Reg(8), op: CmpOp::Eq, data: vec![value] },
+            Expr::Verdict(Go::Drop),
+        ],
+        text: String::new(),
+    };
+    let mut world = World::new(FAMILY);
+    let tcp = packet(Protocol::Tcp);
+    assert_eq!([2, 18].map(|value| end_in(&mut world, flags(value), &tcp)), [End::Drop, End::Accept]);
+}
