@@ -224,3 +224,25 @@ impl fmt::Display for Verdict {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::ip;
+
+    #[test]
+    fn loopback_is_named_beside_every_local_address_and_not_beside_a_list() {
+        let text = |node_ports, localhost| {
+            let service_cidrs = vec!["10.96.0.0/16".parse().unwrap()];
+            BaseState { node_ports, localhost, service_cidrs, affinity: true }.to_string()
+        };
+        let wanted = |node_ports| {
+            format!("  nodePorts at {node_ports}\n  service CIDRs 10.96.0.0/16\n  session affinity used\n")
+        };
+        let listed = || NodePortAddresses::Only(["127.0.0.1", "192.0.2.10"].map(ip).into());
+        assert_eq!(text(NodePortAddresses::All, true), wanted("every local address, loopback too"));
+        assert_eq!(text(NodePortAddresses::All, false), wanted("every local address"));
+        assert_eq!(text(listed(), true), wanted("127.0.0.1 192.0.2.10"));
+        assert_eq!(text(listed(), false), wanted("127.0.0.1 192.0.2.10"));
+    }
+}

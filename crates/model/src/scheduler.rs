@@ -124,6 +124,7 @@ mod tests {
         for name in ["", "RR", "wlc ", "ip_vs_rr"] {
             assert_eq!(name.parse::<Scheduler>(), Err(UnknownScheduler), "{name:?}");
         }
+        assert_eq!(UnknownScheduler.to_string(), "no scheduler has this name");
         assert_eq!(Scheduler::default().name(), "rr");
     }
 }

@@ -170,7 +170,6 @@ impl<'a> EndpointChoice<'a> {
         }
         match (is_ready(row), is_draining(row)) {
             (_, true) if self.is_last_resort => Ok(()),
-            (true, _) if self.is_last_resort => self.topology.judge(row),
             (true, _) => self.topology.judge(row),
             (false, true) => Err(Unused::Terminating),
             (false, false) => Err(Unused::NotReady),

@@ -219,6 +219,17 @@ mod tests {
     }
 
     #[test]
+    fn an_internal_address_comes_before_an_external_one() {
+        let external = NodeAddress { kind: AddressKind::External, address: Ok("192.0.2.1".parse().unwrap()) };
+        let mut mixed = node(&["fd00::1"], &[]);
+        mixed.addresses = [external.clone()].into_iter().chain(mixed.addresses).collect();
+        assert_eq!(check(|_| {}, Some(&mixed), BOTH).unwrap().primary, Family::V6);
+        let address = Ok("fd00::1".parse().unwrap());
+        mixed.addresses = [NodeAddress { address, ..external.clone() }, external].into();
+        assert_eq!(check(|_| {}, Some(&mixed), BOTH).unwrap().primary, Family::V6, "the first of those that there are");
+    }
+
+    #[test]
     fn ranges_of_the_other_family_alone_are_fatal_where_they_recognise_pods() {
         let v4 = node(&["192.0.2.1"], &["fd00:1::/64"]);
         let cluster = |config: &mut KubeProxyConfiguration| config.cluster_cidr = "fd00::/48".to_owned();

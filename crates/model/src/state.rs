@@ -349,3 +349,30 @@ impl Treatment {
         Self { pod: change(self.pod), host: change(self.host), other: change(self.other) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frontend_has_a_listener_if_some_client_is_led_to_endpoints() {
+        let forward = Action::Forward { to: Scope::Local, snat: Snat::Masquerade };
+        let (served, refused) = (Treatment::all(forward), Treatment::all(Action::Reject));
+        let only = |ranges: &[&str]| SourceRanges::Only(ranges.iter().map(|range| range.parse().unwrap()).collect());
+        for (treatment, sources, wanted) in [
+            (served, SourceRanges::Any, true),
+            (Treatment { pod: forward, ..refused }, SourceRanges::Any, true),
+            (Treatment { host: forward, ..refused }, SourceRanges::Any, true),
+            (Treatment { other: forward, ..refused }, SourceRanges::Any, true),
+            (Treatment { pod: Action::Pass, host: Action::Drop, ..refused }, SourceRanges::Any, false),
+            (served, only(&["198.51.100.0/24"]), true),
+            (refused, only(&["198.51.100.0/24"]), false),
+            (served, only(&[]), false),
+            (refused, only(&[]), false),
+        ] {
+            let at = FrontendAddr::NodePort(30_080);
+            let frontend = Frontend { kind: FrontendKind::NodePort, at, sources, treatment };
+            assert_eq!(frontend.has_listener(), wanted, "{frontend}");
+        }
+    }
+}

@@ -201,6 +201,20 @@ fn a_change_concerns_the_first_in_line() {
     assert_eq!(most, NAMED + 1);
 }
 
+#[test]
+fn a_loser_that_goes_concerns_only_the_next_one_to_be_named() {
+    let services: Vec<Service> = (1..=12).map(|number| dated(&format!("s{number:02}"), number)).collect();
+    let mut claims = Claims::default();
+    for service in &services {
+        change(&mut claims, None, Some(service));
+    }
+    let mut goes = |number: usize| change(&mut claims, Some(&services[number - 1]), None);
+    assert_eq!(goes(12), [""; 0], "the owner and eight losers before it stay as they are");
+    assert_eq!(goes(5), ["s10"], "the ninth loser is the eighth now");
+    assert_eq!(goes(10), ["s11"]);
+    assert_eq!(goes(11), [""; 0], "nobody is behind it");
+}
+
 fn with_external(text: &str, address: [u8; 4], number: u16) -> Service {
     Service { ports: [port("", number)].into(), external_ips: [Ok(address.into())].into(), ..dated(text, 1) }
 }

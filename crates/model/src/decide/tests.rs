@@ -167,8 +167,12 @@ fn a_packet_that_is_left_alone() {
     assert_eq!(decide([&left], &base(), &packet(CLIENT, VIP, 80), &context(), &Profile::NFTABLES), Verdict::Pass);
 }
 
-/// In mode ipvs, on a node whose own address serves node ports, and that has the address 10.96.0.99 too.
 fn by_ipvs(packet: &Packet) -> String {
+    where_bound(packet, &Profile::IPVS)
+}
+
+/// In a mode that binds addresses, on a node whose own address serves node ports, and that has the address 10.96.0.99 too.
+fn where_bound(packet: &Packet, profile: &Profile) -> String {
     let mut state = state();
     state.health_check = HealthCheck::new(32_000, 1);
     let mut cached = self::state();
@@ -177,7 +181,7 @@ fn by_ipvs(packet: &Packet) -> String {
     let addresses: std::sync::Arc<[IpAddr]> = ["10.96.0.99", NODE].map(ip).into();
     let base = BaseState { node_ports: NodePortAddresses::Only(addresses.to_vec()), ..base() };
     let context = Context { node_addresses: addresses.clone(), local_addresses: addresses, ..context() };
-    decide([&state, &cached], &base, packet, &context, &Profile::IPVS).to_string()
+    decide([&state, &cached], &base, packet, &context, profile).to_string()
 }
 
 #[test]
@@ -217,6 +221,59 @@ fn listed_addresses_serve_node_ports() {
     let decided = |packet| decide([&state], &base(), &packet, &context(), &Profile::NFTABLES).to_string();
     assert_eq!(decided(at(NODE)), "pass");
     assert_eq!(decided(at("192.0.2.11")), "drop");
+}
+
+#[test]
+fn a_listener_resets_connections_and_leaves_datagrams_unanswered() {
+    let forward = Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade };
+    let served = "forward to 10.244.1.1:8080+masquerade 10.244.2.1:8080+masquerade";
+    for (protocol, refused) in [(Protocol::Tcp, "reject"), (Protocol::Udp, "drop")] {
+        let decided = |state: &ServiceState, source| {
+            let packet = Packet { protocol, ..packet(source, VIP, 80) };
+            decide([state], &base(), &packet, &context(), &Profile::USERSPACE_BIND).to_string()
+        };
+        for other in [Action::Drop, Action::Reject, Action::Pass] {
+            let mut state = treated(Treatment { other, ..Treatment::all(forward) }, Treatment::all(forward));
+            state.ports[0].protocol = protocol;
+            assert_eq!(decided(&state, "10.244.9.9"), served, "{protocol}");
+            assert_eq!(decided(&state, CLIENT), refused, "{protocol} {other}");
+        }
+        let mut state = treated(Treatment::all(forward), Treatment::all(forward));
+        state.ports[0].protocol = protocol;
+        state.ports[0].frontends[0].sources = SourceRanges::Only(["198.51.100.0/24".parse().unwrap()].into());
+        assert_eq!(decided(&state, CLIENT), served, "{protocol}");
+        assert_eq!(decided(&state, "203.0.113.1"), refused, "{protocol}");
+    }
+}
+
+#[test]
+fn without_a_listener_the_kernel_refuses_at_bound_addresses_alone() {
+    let decided = |packet: Packet| where_bound(&packet, &Profile::USERSPACE_BIND);
+    let local = |destination, port| Packet { destination_local: true, ..packet(CLIENT, destination, port) };
+    assert_eq!(decided(local(VIP, 80)), "forward to 10.244.1.1:8080+masquerade");
+    assert_eq!(decided(local(VIP, 81)), "reject");
+    assert_eq!(decided(Packet { protocol: Protocol::Udp, ..local(VIP, 80) }), "reject");
+    assert_eq!(decided(local("203.0.113.9", 80)), "reject", "no client of this frontend is led to endpoints");
+    assert_eq!(decided(local("10.96.0.99", 81)), "pass", "another interface has the address");
+    assert_eq!(decided(local(NODE, 30_080)), "pass", "no client of the node port is led to endpoints");
+    assert_eq!(decided(local("192.0.2.11", 81)), "pass", "no Service has the address");
+    assert_eq!(decided(packet(CLIENT, "10.96.7.7", 80)), "pass", "no Service has the address");
+}
+
+#[test]
+fn a_relay_serves_node_ports_on_loopback_to_the_node_alone() {
+    let forward = Treatment::all(Action::Forward { to: Scope::Local, snat: Snat::Masquerade });
+    let state = treated(forward, forward);
+    let localhost = BaseState { localhost: true, ..base() };
+    let decided = |packet: Packet| {
+        let packet = Packet { destination_local: true, ..packet };
+        decide([&state], &localhost, &packet, &context(), &Profile::USERSPACE).to_string()
+    };
+    let served = "forward to 10.244.1.1:8080+masquerade";
+    assert_eq!(decided(packet(CLIENT, NODE, 30_080)), served);
+    assert_eq!(decided(from_host(NODE, 30_080)), served);
+    assert_eq!(decided(from_host("127.0.0.1", 30_080)), served);
+    assert_eq!(decided(packet(CLIENT, "127.0.0.1", 30_080)), "pass");
 }
 
 /// In the iptables mode.

@@ -337,6 +337,27 @@ fn the_addresses_of_mode_ipvs() {
     }
 }
 
+/// A relay connects from an address that the machine has.
+#[test]
+fn the_address_of_a_relay() {
+    let loopback = ["127.0.0.1", "::1"];
+    let special = ["127.0.0.1", "169.254.20.10", "::1", "fe80::1"];
+    let others = ["192.0.2.77", "192.0.2.7", "2001:db8::77", "2001:db8::7"];
+    let own = ["192.0.2.10", "2001:db8::10"];
+    let known = node(&own.map(|address| (AddressKind::Internal, address)), &[]);
+    let of = |node: Option<&Node>, local: &[&[&str]], profile: &Profile| {
+        let local: Vec<IpAddr> = local.concat().into_iter().map(ip).collect();
+        Family::ALL.map(|family| context(&settings(), node, &local, profile, family).relay_address)
+    };
+    let relay = |node, local: &[&[&str]]| of(node, local, &Profile::USERSPACE).map(|address| address.unwrap());
+    let first = ["192.0.2.7", "2001:db8::7"].map(ip);
+    assert_eq!(relay(Some(&known), &[&special, &others, &own]), own.map(ip), "the node's");
+    assert_eq!(relay(Some(&known), &[&special, &others]), first, "the machine doesn't have the node's");
+    assert_eq!(relay(None, &[&special, &others]), first, "the node's isn't known");
+    assert_eq!(relay(Some(&known), &[&special]), loopback.map(ip), "the machine has no other");
+    assert_eq!(of(Some(&known), &[&own], &Profile::NFTABLES), [None, None]);
+}
+
 #[test]
 fn the_configured_scheduler() {
     for (text, wanted) in [("", Scheduler::Rr), ("wlc", Scheduler::Wlc), ("fastest", Scheduler::Rr)] {

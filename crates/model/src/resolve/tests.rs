@@ -472,7 +472,8 @@ fn what_stands_for_odd_values_is_said() {
         OddField::HealthCheckNodePort,
     ];
     let odd = fields.map(|field| OddValue { field, text: "x".into() }).into();
-    let (_, diagnostics) = frontends(&store([Service { odd, ..service("web", "10.96.0.10") }], []), "web");
+    let store = store([Service { odd, ..service("web", "10.96.0.10") }], []);
+    let (_, diagnostics) = frontends(&store, "web");
     assert_eq!(
         diagnostics,
         [
@@ -485,6 +486,10 @@ fn what_stands_for_odd_values_is_said() {
             "spec.healthCheckNodePort: x is no port: the service has no health check port",
         ]
     );
+    let (_, found) = resolve(&store.objects(&name("web")), store.claims(), &context(), &Profile::NFTABLES, Family::V4);
+    let causes: Vec<Cause> = found.iter().map(|found| found.cause).collect();
+    let [object, excess] = [Cause::Object, Cause::Excess];
+    assert_eq!(causes, [object, object, object, excess, object, object, object], "a timeout can be too long");
 }
 
 #[test]

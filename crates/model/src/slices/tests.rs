@@ -100,3 +100,30 @@ fn nowhere_is_no_node() {
     let slice = slice("a", "web", &[("10.0.0.1", "", READY)]);
     assert!(!table(&[&slice], "").0[0].is_on(""));
 }
+
+#[test]
+fn slices_are_read_until_their_endpoints_exceed_the_most() {
+    let of = |text, addresses: &[&str]| {
+        slice(text, "web", &addresses.iter().map(|address| (*address, "", READY)).collect::<Vec<_>>())
+    };
+    let slices = [of("a", &["10.0.0.1", "10.0.0.2"]), of("b", &["10.0.0.1"]), of("c", &["10.0.0.3"])];
+    let index = PortIndex::new(&slices.each_ref(), Family::V4, &mut Vec::new());
+    let mut rows = Vec::new();
+    for most in [4, 5] {
+        assert_eq!(index.endpoints("", Protocol::Tcp, most, &mut rows), 4, "copies count");
+        assert_eq!(endpoints(&rows), ["10.0.0.1:8080", "10.0.0.2:8080", "10.0.0.3:8080"]);
+    }
+    for (most, seen) in [(3, 4), (2, 3), (1, 2), (0, 2)] {
+        assert_eq!(index.endpoints("", Protocol::Tcp, most, &mut rows), seen, "{most}");
+    }
+}
+
+#[test]
+fn the_ports_of_all_slices_are_listed_sorted_and_once() {
+    let (mut a, mut b) = (slice("a", "web", &[]), slice("b", "web", &[]));
+    let udp = |port| SlicePort { protocol: Ok(Protocol::Udp), ..port };
+    a.ports = [slice_port("http", 8080), udp(slice_port("dns", 53)), slice_port("dns", 53)].into();
+    b.ports = [slice_port("http", 8081), SlicePort { name: None, ..slice_port("", 8083) }].into();
+    let names = PortIndex::new(&[&a, &b], Family::V4, &mut Vec::new()).names();
+    assert_eq!(names, [("dns", Protocol::Tcp), ("dns", Protocol::Udp), ("http", Protocol::Tcp)]);
+}

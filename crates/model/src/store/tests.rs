@@ -84,6 +84,27 @@ fn a_slice_can_move_to_another_service_and_to_none() {
 }
 
 #[test]
+fn slices_without_their_service_are_listed_with_its_name() {
+    let mut orphan = slice("orphan", "web", &[]);
+    orphan.service = None;
+    let mut store = store([
+        put(service("web", "10.96.0.10")),
+        put_slice(slice("of-web", "web", &[])),
+        put_slice(slice("early", "api", &[])),
+        put_slice(orphan),
+    ]);
+    let listed = |store: &Store| -> Vec<(ObjectName, Option<ObjectName>)> {
+        store.slices_without_service().map(|(name, owner)| (name.clone(), owner.cloned())).collect()
+    };
+    let orphan = (name("orphan"), None);
+    assert_eq!(listed(&store), [(name("early"), Some(name("api"))), orphan.clone()]);
+    store.apply(put(service("api", "10.96.0.11")));
+    assert_eq!(listed(&store), std::slice::from_ref(&orphan));
+    store.apply(Event::Delete(Kind::Service, name("web")));
+    assert_eq!(listed(&store), [(name("of-web"), Some(name("web"))), orphan]);
+}
+
+#[test]
 fn a_new_list_replaces_the_old_one_at_once() {
     let mut store = store([Event::Restart(Kind::Service)]);
     assert!(!store.synced(Kind::Service));
@@ -175,6 +196,9 @@ fn affinity_is_counted_per_family() {
 fn merged_dirt_is_all_dirt() {
     let mut all = Dirty::default();
     assert!(all.is_empty());
+    for one in [dirty(&["a"]), Dirty { node: true, ..dirty(&[]) }, Dirty { service_cidrs: true, ..dirty(&[]) }] {
+        assert!(!one.is_empty(), "{one:?}");
+    }
     all.merge(dirty(&["a"]));
     all.merge(Dirty { node: true, ..dirty(&["b"]) });
     all.merge(Dirty { service_cidrs: true, ..Dirty::default() });
@@ -196,6 +220,33 @@ fn what_finds_no_room_is_left_out_and_counted() {
         store.apply(put_slice(slice(&format!("c-{number}"), "c", &[])));
     }
     assert_eq!((store.objects(&name("c")).slices.len(), store.left_out()), (2, 2));
+}
+
+#[test]
+fn service_cidrs_find_room_as_other_objects_do() {
+    let mut store = Store::with_limits("here", Limits { objects: 1, bytes: usize::MAX });
+    let mut put = |text: &str, cidr: &str| {
+        let cidr = ServiceCidr { name: ObjectName::cluster_wide(text), cidrs: [Ok(cidr.parse().unwrap())].into() };
+        let dirty = store.apply(Event::Upsert(KubeObject::ServiceCidr(cidr)));
+        (dirty.service_cidrs, store.left_out())
+    };
+    assert_eq!(put("a", "10.96.0.0/16"), (true, 0));
+    assert_eq!(put("b", "10.97.0.0/16"), (false, 1));
+    assert_eq!(put("c", "10.98.0.0/16"), (false, 2));
+    assert_eq!(put("a", "10.96.0.0/12"), (true, 2), "what is known may change");
+}
+
+#[test]
+fn a_service_that_changes_takes_the_room_of_one() {
+    let web = |address| service("web", address);
+    let ends = slice("s", "web", &[("10.244.1.1", "here", READY)]);
+    let bytes = web("10.96.0.1").weight_bytes() + ends.weight_bytes();
+    let mut store = Store::with_limits("here", Limits { objects: 10, bytes });
+    for address in ["10.96.0.1", "10.96.0.2", "10.96.0.3"] {
+        assert_eq!(store.apply(put(web(address))), dirty(&["web"]));
+    }
+    assert_eq!(store.apply(put_slice(ends.clone())), dirty(&["web"]));
+    assert_eq!((store.objects(&name("web")).slices, store.left_out()), (vec![&ends], 0));
 }
 
 #[test]
