@@ -129,3 +129,25 @@ fn rules(
         ],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_ruleset::table::Vocabulary as _;
+
+    use super::*;
+    use crate::element::IpvsTable;
+
+    #[test]
+    fn the_kernel_is_probed_with_what_each_configuration_writes() {
+        let pods = LocalDetector::InterfacePrefix("veth".to_owned());
+        for family in Family::ALL {
+            let probed = IpvsTable::probes(family);
+            for (pings, pods) in [(Pings::Answered, Some(&pods)), (Pings::OnlyWithEndpoints, None)] {
+                for chain in FixedChain::ALL.iter().copied() {
+                    let rules = Rules(rules(chain, family, pings, (pods, 0x4000)).into());
+                    assert!(probed.contains(&(chain, rules)), "{family} {pings:?} {chain}: {probed:?}");
+                }
+            }
+        }
+    }
+}

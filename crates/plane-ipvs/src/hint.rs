@@ -86,3 +86,31 @@ fn of_port(port: &PortState, asked: &dyn Fn(&Hint) -> bool) -> bool {
             || asked(&Hint::SourceRanges) && sources(&frontend.sources)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::{Family, IpNet};
+    use ferry_conformance::states;
+    use ferry_model::{Frontend, FrontendKind};
+
+    use super::*;
+
+    #[test]
+    fn source_ranges_lead_to_the_services_that_have_them() {
+        let at = FrontendAddr::Vip(states::address(Family::V4, 96, 1), 80);
+        let any = states::frontend(FrontendKind::LoadBalancer, at, states::EXTERNAL);
+        let range: IpNet = "192.0.2.0/24".parse().unwrap();
+        let sources = SourceRanges::Only([range].into());
+        let id = SourcesId::of(&sources).unwrap();
+        let of = |frontend| {
+            let pool = states::pool(Family::V4, &[1]);
+            states::service("web", vec![states::port(Protocol::Tcp, pool.clone(), pool, vec![frontend])]).1.unwrap()
+        };
+        let restricted = of(Frontend { sources, ..any.clone() });
+        let any = of(any);
+        let these = |hint: &Hint| [Hint::SourceRanges, Hint::Sources(id)].contains(hint);
+        assert!(may_want(&restricted, &these) && !may_want(&any, &these));
+        assert!(!may_want(&restricted, &|hint| *hint == Hint::SourceRanges), "others");
+        assert!(may_want(&any, &|hint| *hint == Hint::Frontend(Protocol::Tcp, at)));
+    }
+}

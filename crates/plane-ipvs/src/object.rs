@@ -200,12 +200,13 @@ impl fmt::Display for IpvsKey {
 #[cfg(test)]
 mod tests {
     use ferry_api::object::Protocol;
-    use ferry_model::Scheduler;
+    use ferry_model::{Endpoint, Scheduler};
     use ferry_ruleset::read::TableOwner;
+    use ferry_ruleset::table::SetName;
 
     use super::*;
-    use crate::names::FixedChain;
-    use crate::server::{Listed, ServerSettings};
+    use crate::names::{FixedChain, FixedSet};
+    use crate::server::{Listed, ServerSettings, Weighted};
 
     const MARK: Value = Value::Goto(ChainName::Fixed(FixedChain::MasqueradeExternal));
 
@@ -223,13 +224,46 @@ mod tests {
         assert_eq!(IpvsObject::waiting(&part), expected.iter().map(|object| object.key()).collect(), "{part:?}");
     }
 
+    fn server(endpoints: &[Weighted]) -> IpvsObject {
+        let settings = ServerSettings { scheduler: Scheduler::Rr, persistence: None, altered: false };
+        let id = ServerId { protocol: Protocol::Tcp, address: [10, 96, 0, 1].into(), port: 80 };
+        IpvsObject::Server(id, VirtualServer { settings, endpoints: endpoints.into(), listed: Listed::default() })
+    }
+
+    #[test]
+    fn an_object_has_a_key_a_rank_and_may_serve_a_frontend_or_be_shared() {
+        let address = IpAddr::from([10, 96, 0, 1]);
+        let set = TableObject::Set(SetName::Fixed(FixedSet::ServiceIps));
+        let bound = TableObject::Element(ElementKey::BoundIp(address), Value::None);
+        let (of_set, of_bound) = (set.key().to_string(), bound.key().to_string());
+        let endpoint = Weighted { endpoint: Endpoint { address: [10, 244, 0, 1].into(), port: 8080 }, weight: 7 };
+        let served = Some(Served::Frontend(Protocol::Tcp, FrontendAddr::Vip(address, 80)));
+        let (in_set, on_device) = (Some(SharedKey::BoundIp(address)), Some(SharedKey::Address(address)));
+        let (at, dev) = ("virtual server TCP 10.96.0.1:80", "address 10.96.0.1 dev kube-ipvs0");
+        let empty = format!("{at} rr");
+        let full = format!("{empty} -> 10.244.0.1:8080 weight 7");
+        let preferred = format!("{dev} preferred");
+        let (server_rank, address_rank) = (ELEMENT_RANK + 1, ELEMENT_RANK + 2);
+        let of_address = |lifetime| IpvsObject::Address(address, lifetime);
+        for (object, key, text, rank, shared, served) in [
+            (IpvsObject::Table(set.clone()), &*of_set, &*set.to_string(), set.rank(), None, None),
+            (IpvsObject::Table(bound.clone()), &*of_bound, &*bound.to_string(), ELEMENT_RANK, in_set, None),
+            (server(&[]), at, &*empty, server_rank, None, None),
+            (server(&[endpoint]), at, &*full, server_rank, None, served),
+            (of_address(Lifetime::Deprecated), dev, dev, address_rank, on_device, None),
+            (of_address(Lifetime::Preferred), dev, &*preferred, address_rank, on_device, None),
+        ] {
+            assert_eq!((&*object.key().to_string(), &*object.to_string()), (key, text));
+            assert_eq!((object.rank(), object.shared(), object.serves()), (rank, shared, served), "{object}");
+            let in_table = object.in_table().map(TableObject::key);
+            assert_eq!(IpvsObject::key_in_table(&object.key()), in_table.as_ref(), "{object}");
+        }
+    }
+
     /// Packets are marked, restricted and refused before a server can take them, and an address becomes local when all is there.
     #[test]
     fn elements_come_before_servers_and_these_before_addresses() {
-        let settings = ServerSettings { scheduler: Scheduler::Rr, persistence: None, altered: false };
-        let id = ServerId { protocol: Protocol::Tcp, address: [10, 96, 0, 1].into(), port: 80 };
-        let server =
-            IpvsObject::Server(id, VirtualServer { settings, endpoints: [].into(), listed: Listed::default() });
+        let server = server(&[]);
         let address = IpvsObject::Address([10, 96, 0, 1].into(), Lifetime::Preferred);
         assert!(element(VipMap::Services, 1, MARK).rank() < server.rank() && server.rank() < address.rank());
     }

@@ -156,4 +156,20 @@ mod tests {
         assert_eq!(server(&pool(1), listed.clone()), server(&pool(1), Listed::default()));
         assert_ne!(server(&pool(1), listed.clone()), server(&pool(2), listed));
     }
+    #[test]
+    fn servers_are_in_the_order_of_their_settings_and_then_of_their_endpoints() {
+        let settings = |scheduler| ServerSettings { scheduler, persistence: None, altered: false };
+        let server = |scheduler, weights: &[u32]| {
+            let endpoint = Endpoint { address: [10, 244, 0, 1].into(), port: 8080 };
+            let endpoints = weights.iter().map(|weight| Weighted { endpoint, weight: *weight }).collect();
+            VirtualServer { settings: settings(scheduler), endpoints, listed: Listed::default() }
+        };
+        let (first, last) = (Scheduler::Rr.min(Scheduler::Wrr), Scheduler::Rr.max(Scheduler::Wrr));
+        let ascending = [server(first, &[]), server(first, &[1]), server(first, &[2]), server(last, &[])];
+        for (index, one) in ascending.iter().enumerate() {
+            for (other_index, other) in ascending.iter().enumerate() {
+                assert_eq!(one.partial_cmp(other), Some(index.cmp(&other_index)), "{one}, {other}");
+            }
+        }
+    }
 }

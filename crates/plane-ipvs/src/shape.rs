@@ -59,3 +59,48 @@ impl Shape {
         Some(Self { verdict: Value::Drop, scope: None })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::{Family, IpNet};
+    use ferry_conformance::states;
+    use ferry_model::{FrontendAddr, FrontendKind};
+
+    use super::*;
+
+    const KEPT: Action = Action::Forward { to: Scope::Cluster, snat: Snat::Keep };
+    const MASQUERADED: Action = Action::Forward { to: Scope::Cluster, snat: Snat::Masquerade };
+    const LOCAL: Action = Action::Forward { to: Scope::Local, snat: Snat::Keep };
+
+    fn frontend([pod, host, other]: [Action; 3]) -> Frontend {
+        let at = FrontendAddr::Vip(states::address(Family::V4, 96, 1), 80);
+        states::frontend(FrontendKind::ExternalIp, at, Treatment { pod, host, other })
+    }
+
+    #[test]
+    fn each_treatment_has_a_verdict_and_endpoints_if_it_forwards() {
+        let (cluster, local) = (Some(Scope::Cluster), Some(Scope::Local));
+        for (treatment, verdict, scope) in [
+            ([Action::Drop; 3], Value::Drop, None),
+            ([Action::Reject; 3], REJECT, None),
+            ([KEPT; 3], Value::Accept, cluster),
+            ([LOCAL; 3], Value::Accept, local),
+            ([MASQUERADED; 3], MARK, cluster),
+            ([KEPT, MASQUERADED, MASQUERADED], MARK_BUT_PODS, cluster),
+            ([KEPT, MASQUERADED, KEPT], MARK_BUT_PODS, cluster),
+        ] {
+            assert_eq!(Shape::of(&frontend(treatment)), Some(Shape { verdict, scope }), "{treatment:?}");
+        }
+        assert_eq!(Shape::of(&frontend([Action::Pass; 3])), None);
+    }
+
+    #[test]
+    fn without_an_admitted_source_packets_are_dropped() {
+        let of = |ranges: &[IpNet]| {
+            Shape::of(&Frontend { sources: SourceRanges::Only(ranges.into()), ..frontend([KEPT; 3]) })
+        };
+        assert_eq!(of(&[]), Some(Shape { verdict: Value::Drop, scope: None }));
+        let some = Shape { verdict: Value::Accept, scope: Some(Scope::Cluster) };
+        assert_eq!(of(&["192.0.2.0/24".parse().unwrap()]), Some(some));
+    }
+}

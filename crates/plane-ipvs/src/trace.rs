@@ -142,9 +142,11 @@ mod tests {
     use ferry_plane::{Compile as _, Unit};
 
     use ferry_plane::Tracer as _;
+    use ferry_ruleset::table::ChainName;
 
     use super::*;
     use crate::base::Pings;
+    use crate::names::FixedChain;
 
     const FAMILY: Family = Family::V4;
 
@@ -184,6 +186,7 @@ mod tests {
         let all = objects(|_| false);
         let missing = objects(|object| matches!(object, IpvsObject::Server(..)));
         let routed = objects(|object| matches!(object, IpvsObject::Server(..) | IpvsObject::Address(..)));
+        let unbound = objects(|object| matches!(object, IpvsObject::Address(..)));
         let (vip, node) = (states::address(FAMILY, 96, 1), states::address(FAMILY, 0, 1));
         let verdict = |objects: &[IpvsObject], packet| Tracer::new(FAMILY, objects).verdict(&packet);
         for interface in [None, Some("eth0")] {
@@ -193,8 +196,20 @@ mod tests {
             assert_eq!(verdict(&missing, packet(interface, vip, 80)), refused, "{interface:?}");
             // Packets that the node would forward leave no conntrack entry.
             assert_eq!(verdict(&routed, packet(interface, vip, 80)), Verdict::Drop, "{interface:?}");
+            // While the address isn't local, IPVS takes what the node sends, but nothing that it receives.
+            let passing = verdict(&unbound, packet(interface, vip, 80));
+            assert!(if own { matches!(passing, Verdict::Forward(_)) } else { passing == Verdict::Drop }, "{passing:?}");
             assert_eq!(verdict(&missing, packet(interface, vip, 81)), Verdict::Reject, "{interface:?}");
             assert_eq!(verdict(&missing, packet(interface, node, 30_080)), Verdict::Pass, "{interface:?}");
         }
+    }
+    #[test]
+    fn the_rules_of_chains_have_texts() {
+        let in_prerouting = |object: &IpvsObject| match object {
+            IpvsObject::Table(TableObject::Chain(chain, _)) => *chain == ChainName::Fixed(FixedChain::NatPrerouting),
+            _ => true,
+        };
+        let texts = Ipvs::new(FAMILY, Pings::Answered).texts(&objects(|object| !in_prerouting(object)));
+        assert_eq!(texts.into_values().collect::<Vec<_>>(), ["jump services"]);
     }
 }

@@ -227,4 +227,44 @@ mod tests {
             assert_eq!(IpvsTable::key(None, set, Family::V4, bytes), None, "{set}");
         }
     }
+    #[test]
+    fn only_the_set_of_octets_has_a_size() {
+        for set in FixedSet::ALL.iter().copied() {
+            let size = (set == FixedSet::SameOctet).then_some(256);
+            assert_eq!(IpvsTable::layout(set).size, size, "{set}");
+        }
+    }
+
+    /// The value as it is read after it was written; `None` if it can't be written.
+    fn read_back(set: FixedSet, value: &Value) -> Option<Value> {
+        let mut read = None;
+        let is_written = IpvsTable::with_data(&(), value, &mut |data| {
+            let data = match data {
+                ElementData::None => OwnedData::None,
+                ElementData::Verdict(VerdictRef::Accept) => OwnedData::Verdict(Verdict::Accept),
+                ElementData::Verdict(VerdictRef::Drop) => OwnedData::Verdict(Verdict::Drop),
+                ElementData::Verdict(VerdictRef::Goto(chain)) => OwnedData::Verdict(Verdict::Goto(chain.to_owned())),
+                other => panic!("{other:?}"),
+            };
+            read = Some(IpvsTable::value(&(), set, Family::V4, &data));
+        });
+        assert_eq!(is_written, read.is_some(), "{value:?}");
+        read
+    }
+
+    #[test]
+    fn values_are_read_back_as_they_were_written() {
+        let reject = ChainName::Fixed(FixedChain::Reject);
+        for (set, value, chain) in [
+            (FixedSet::BoundIps, Value::None, None),
+            (FixedSet::ServiceIps, Value::Accept, None),
+            (FixedSet::ServiceNodePorts, Value::Drop, None),
+            (FixedSet::RestrictedIps, Value::Goto(reject), Some(reject)),
+        ] {
+            assert_eq!(read_back(set, &value), Some(value), "{set}");
+            assert_eq!(IpvsTable::leads_to(&value), chain, "{set}");
+        }
+        assert_eq!(read_back(FixedSet::ServiceIps, &Value::Foreign), None);
+        assert_eq!(IpvsTable::leads_to(&Value::Foreign), None);
+    }
 }

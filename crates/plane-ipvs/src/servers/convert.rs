@@ -150,4 +150,18 @@ mod tests {
         let tunnel = (IpvsDestination { forwarding: Forwarding(2), ..at(1, 1).0 }, Connections::default());
         assert!(virtual_server(settings(Scheduler::Rr, 0), &[tunnel]).settings.altered);
     }
+    #[test]
+    fn schedulers_that_hash_leave_out_endpoints_that_drain() {
+        for scheduler in Scheduler::ALL {
+            let hashing = match scheduler {
+                Scheduler::Mh => 0x18,
+                Scheduler::Sh => 0x8,
+                _ => 0,
+            };
+            for (seconds, persistent) in [(0, 0), (60, Flags::PERSISTENT.0)] {
+                let server = kernel_server(id(), settings(scheduler, seconds), scheduler).unwrap();
+                assert_eq!(server.flags, Flags(hashing | persistent), "{scheduler}");
+            }
+        }
+    }
 }

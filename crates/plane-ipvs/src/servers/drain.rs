@@ -290,4 +290,14 @@ mod tests {
         draining.list(id(), &listed(&[1], &[3]), now);
         assert_eq!(draining.ended(id(), &there, now + GRACE), [endpoint(2)], "the other one is listed");
     }
+    #[test]
+    fn a_server_that_is_made_anew_knows_nothing_of_the_endpoints_that_drained_before() {
+        let (mut draining, start) = (Draining::new(GRACE), Instant::now());
+        draining.set(id(), &[endpoint(1)], start);
+        assert!(draining.has(id()));
+        draining.forget(id());
+        assert!(!draining.has(id()));
+        draining.set(id(), &[endpoint(1)], start + GRACE / 2);
+        assert_eq!(draining.ended(id(), &[at(1, 0, 5, 0)], start + GRACE), []);
+    }
 }

@@ -71,12 +71,17 @@ mod tests {
 
     use super::*;
 
-    /// The reports of a family while the parameter has these values; `None`: the family has no endpoints.
-    fn reported(family: Family, values: &[Option<&str>]) -> Vec<bool> {
+    /// Of a family, with what it reports.
+    fn recording(family: Family) -> (Forwarding, Arc<Mutex<Vec<bool>>>) {
         let reports = Arc::new(Mutex::new(Vec::new()));
         let take = Arc::clone(&reports);
         let report = ForwardingReports(Arc::new(move |note: Option<&str>| take.lock().unwrap().push(note.is_some())));
-        let mut forwarding = Forwarding::new(family, Some(report));
+        (Forwarding::new(family, Some(report)), reports)
+    }
+
+    /// The reports of a family while the parameter has these values; `None`: the family has no endpoints.
+    fn reported(family: Family, values: &[Option<&str>]) -> Vec<bool> {
+        let (mut forwarding, reports) = recording(family);
         for value in values {
             forwarding.check_by(value.is_some(), || Ok(value.unwrap_or("0").to_owned()));
         }
@@ -87,6 +92,7 @@ mod tests {
     fn reported_once_until_it_ends() {
         let values = [Some("1"), Some("0"), Some("0"), Some("1"), Some("1"), Some("0"), None];
         assert_eq!(reported(Family::V6, &values), [true, false, true, false]);
+        assert!(reported(Family::V6, &values[..1]).is_empty(), "it is 1");
         assert!(reported(Family::V4, &values).is_empty());
     }
 
@@ -100,5 +106,20 @@ mod tests {
     #[test]
     fn the_text_names_the_parameter_and_keeps_the_default_route() {
         assert!(NOTE.contains(PARAMETER) && NOTE.contains("accept_ra=2"), "{NOTE}");
+    }
+    /// Whichever value it has on this machine.
+    #[test]
+    fn the_parameter_of_the_node_is_read_if_there_are_endpoints() {
+        let is_zero = sysctl::read(PARAMETER).is_ok_and(|value| value == "0");
+        let (mut forwarding, reports) = recording(Family::V6);
+        forwarding.check(false);
+        assert!(reports.lock().unwrap().is_empty());
+        forwarding.check(true);
+        assert_eq!(*reports.lock().unwrap(), if is_zero { vec![true] } else { vec![] });
+    }
+
+    #[test]
+    fn options_are_printed_with_the_name_of_what_takes_reports() {
+        assert_eq!(format!("{:?}", Some(ForwardingReports(Arc::new(|_| {})))), "Some(ForwardingReports)");
     }
 }

@@ -202,4 +202,36 @@ mod tests {
         assert_eq!(looks.wake(7, now), Some(now + INTERVAL));
         assert!(!looks.list.begin(now + INTERVAL) && looks.destinations.begin(now + INTERVAL));
     }
+    fn server(port: u16) -> ServerId {
+        ServerId { protocol: ferry_api::object::Protocol::Tcp, address: [192, 0, 2, 1].into(), port }
+    }
+
+    #[test]
+    fn servers_in_rotation_and_those_left_out_take_turns() {
+        let mut looks = Looks::default();
+        looks.end_round(vec![server(9), server(8), server(7)]);
+        let mut rotation = VecDeque::from([server(1), server(2)]);
+        for (is_rotations_turn, next) in
+            [(true, Some(1)), (false, Some(7)), (true, Some(2)), (true, Some(8)), (false, Some(9)), (false, None)]
+        {
+            let next = next.map(server);
+            assert_eq!(looks.next_one_by_one(&mut rotation, is_rotations_turn), next);
+        }
+        assert_eq!(looks.rest(), (Bound::Excluded(server(2)), Bound::Unbounded), "those left out are out of turn");
+    }
+
+    #[test]
+    fn a_look_lists_its_part_of_a_round_until_all_servers_that_are_known_were_listed() {
+        let mut looks = Looks::default();
+        assert_eq!(looks.count(451), 31);
+        for _ in 0..450 {
+            looks.listed();
+        }
+        assert_eq!((looks.count(451), looks.count(450)), (31, usize::MAX), "one is still to come, or none");
+        for _ in 0..450 {
+            looks.listed();
+        }
+        looks.end_round(Vec::new());
+        assert_eq!(looks.count(450), 60, "others have as many");
+    }
 }

@@ -158,44 +158,10 @@ pub(crate) fn module_of(scheduler: Scheduler) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
     use std::sync::Mutex;
 
-    use tracing::span;
-    use tracing::{Event, Metadata, Subscriber};
-
+    use super::super::tests::logged;
     use super::*;
-
-    thread_local! {
-        /// events that this thread has logged
-        static LINES: Cell<u32> = const { Cell::new(0) };
-    }
-
-    /// Counts the events of each thread. One of all threads, since a thread without any may decide for all that an event that it
-    /// logs first is of no interest.
-    struct Lines;
-
-    impl Subscriber for Lines {
-        fn enabled(&self, _: &Metadata<'_>) -> bool {
-            true
-        }
-
-        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-            span::Id::from_u64(1)
-        }
-
-        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-        fn event(&self, _: &Event<'_>) {
-            LINES.set(LINES.get() + 1);
-        }
-
-        fn enter(&self, _: &span::Id) {}
-
-        fn exit(&self, _: &span::Id) {}
-    }
 
     fn recording() -> (Schedulers, Arc<Mutex<Vec<MissingSchedulers>>>) {
         let reports = Arc::new(Mutex::new(Vec::new()));
@@ -207,12 +173,13 @@ mod tests {
     #[test]
     fn a_thousand_refused_servers_are_one_line_and_one_report_for_each_scheduler() {
         let (mut schedulers, reports) = recording();
-        tracing::subscriber::set_global_default(Lines).unwrap();
-        for _ in 0..1000 {
-            assert!(schedulers.lack(Scheduler::Twos) && schedulers.lack(Scheduler::Nq));
-        }
-        assert!(!schedulers.lack(Scheduler::Rr), "nothing replaces the configured one");
-        assert_eq!((LINES.get(), reports.lock().unwrap().len()), (2, 2));
+        let lines = logged(|| {
+            for _ in 0..1000 {
+                assert!(schedulers.lack(Scheduler::Twos) && schedulers.lack(Scheduler::Nq));
+            }
+            assert!(!schedulers.lack(Scheduler::Rr), "nothing replaces the configured one");
+        });
+        assert_eq!((lines, reports.lock().unwrap().len()), (2, 2));
     }
 
     #[test]

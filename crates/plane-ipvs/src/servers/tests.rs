@@ -1,16 +1,19 @@
 //! Virtual servers over an IPVS in memory, which fails on demand and has servers of other programs.
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use ferry_api::object::Protocol;
-use ferry_kernel::ipvs::{Forwarding, IpvsError, IpvsServer, ListedServer, Lost, RefusalCause, RefusedCommand};
+use ferry_conformance::states;
+use ferry_kernel::ipvs::{Flags, Forwarding, IpvsError, IpvsServer, ListedServer, Lost, RefusalCause, RefusedCommand};
 use ferry_kernel::netlink::MessageError;
-use ferry_model::Endpoint;
+use ferry_model::{Endpoint, Pool};
 use ferry_plane::{Applied, Op};
 use ferry_ruleset::read::TableOwner;
 use ferry_ruleset::table::TableObject;
+use tracing::{Event, Metadata, Subscriber, span};
 
 use super::admission::of_another_program;
 use super::convert::{destination, kernel_server};
@@ -46,9 +49,12 @@ struct State {
     undumped: Vec<ServerId>,
     /// the listing can't be read
     listing_fails: bool,
-    /// the processor time so far, and that of reading one server
+    /// the processor time so far, and those of reading the destinations of one server and of listing one
     used: Duration,
     cost: Duration,
+    cost_of_listing: Duration,
+    /// the number of servers that were asked for by themselves
+    lookups: usize,
 }
 
 impl State {
@@ -106,7 +112,9 @@ impl Director for Memory {
     }
 
     fn server(&mut self, id: &ipvs::ServerId) -> Result<Option<IpvsServer>, IpvsError> {
-        Ok(self.state().servers.get(&id_of(*id)).map(|found| found.server))
+        let mut state = self.state();
+        state.lookups += 1;
+        Ok(state.servers.get(&id_of(*id)).map(|found| found.server))
     }
 
     fn destinations(&mut self, id: &ipvs::ServerId) -> Result<Vec<(IpvsDestination, Connections)>, IpvsError> {
@@ -123,6 +131,7 @@ impl Director for Memory {
         if state.listing_fails {
             return Err(error(EINTR));
         }
+        state.used = state.used + state.cost_of_listing;
         let from = state.listed.map_or(Bound::Unbounded, Bound::Excluded);
         let rest = state.servers.range((from, Bound::Unbounded));
         let next = rest.into_iter().find(|(id, _)| !state.unlisted.contains(id));
@@ -239,6 +248,46 @@ fn creates(objects: impl IntoIterator<Item = IpvsObject>) -> Batch<IpvsObject> {
     Batch { create: objects.into_iter().collect(), ..Batch::default() }
 }
 
+thread_local! {
+    /// events that this thread has logged
+    static LINES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Counts the events of each thread. One of all threads, since a thread without any may decide for all that an event that it
+/// logs first is of no interest.
+struct Lines;
+
+impl Subscriber for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        LINES.set(LINES.get() + 1);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// The number of lines that this logs.
+pub(super) fn logged(work: impl FnOnce()) -> u32 {
+    static SUBSCRIBED: Once = Once::new();
+    SUBSCRIBED.call_once(|| tracing::subscriber::set_global_default(Lines).unwrap());
+    let before = LINES.get();
+    work();
+    LINES.get() - before
+}
+
 fn refused(result: Result<(), CommitError>) -> Vec<(Op, usize)> {
     match result {
         Err(CommitError::Refused(refusals)) => refusals.into_iter().map(|(op, index, _)| (op, index)).collect(),
@@ -280,6 +329,30 @@ fn a_server_that_leads_nowhere_else_is_read_back_before_anything_is_sent() {
         read_back(&mut kernel, vip(1)),
         [IpvsObject::Server(vip(1), VirtualServer { settings, ..wanted(&[1]) })]
     );
+}
+
+/// Upstream's proxy sets other flags, as another version may.
+#[test]
+fn a_server_with_other_flags_is_taken_over_as_altered_and_no_look_reports_it() {
+    let memory = Memory::default();
+    let mut there = found(vip(1), Scheduler::Rr, &[1]);
+    there.server.flags.0 |= Flags::SCHEDULER_1.0;
+    memory.state().servers.insert(vip(1), there);
+    let mut kernel = memory.kernel();
+    assert!(matches!(kernel.admit(&creates([server(vip(1), &[1])])), Err(CommitError::Drifted { .. })));
+    let settings = ServerSettings { altered: true, ..wanted(&[]).settings };
+    let altered = VirtualServer { settings, ..wanted(&[1]) };
+    assert_eq!(read_back(&mut kernel, vip(1)), [IpvsObject::Server(vip(1), altered)]);
+    assert_eq!(reported(&mut kernel, ROUND), BTreeSet::new(), "it is as it was read");
+}
+
+#[test]
+fn many_servers_to_create_are_looked_for_in_one_list() {
+    for (count, lookups) in [(64, 64), (65, 0)] {
+        let memory = Memory::default();
+        memory.kernel().admit(&creates((0..count).map(|last| server(vip(last), &[1])))).unwrap();
+        assert_eq!(memory.state().lookups, lookups, "{count}");
+    }
 }
 
 /// The answer to a command is lost, and another program has made the server since its admission.
@@ -541,7 +614,8 @@ fn servers_that_the_listing_leaves_out_are_read_beside_all() {
     let mut kernel = memory.kernel();
     kernel.commit(&creates((20_000..30_000).map(|port| server(node_port(port), &[1])))).unwrap();
     memory.state().cost = Duration::from_micros(150);
-    let left_out: Vec<_> = (29_990..30_000).map(node_port).collect();
+    // Neither the first nor the last.
+    let left_out: Vec<_> = (25_000..25_010).map(node_port).collect();
     memory.state().unlisted.clone_from(&left_out);
     assert_eq!(reported(&mut kernel, ROUND), BTreeSet::new());
     for id in &left_out {
@@ -549,6 +623,57 @@ fn servers_that_the_listing_leaves_out_are_read_beside_all() {
     }
     let damaged: BTreeSet<_> = left_out.into_iter().map(IpvsKey::Server).collect();
     assert_eq!(reported(&mut kernel, ROUND), damaged);
+}
+
+/// Lets so many looks come, which find nothing.
+fn look(kernel: &mut ServersKernel, times: u32) {
+    let mut now = Instant::now();
+    for _ in 0..times {
+        now = kernel.wake(now).unwrap();
+        assert_eq!(kernel.tend(now).unwrap().by_others, None);
+    }
+}
+
+#[test]
+fn a_look_ends_when_its_processor_time_is_exceeded() {
+    let read_five = (Duration::from_micros(150), Duration::ZERO, Duration::from_micros(5 * 150));
+    // The clock is read after each 64 servers with an endpoint: after the first 128 the time is used up, and not exceeded.
+    let listing = Duration::from_nanos(9375);
+    let list_192 = (Duration::ZERO, listing, listing * 192);
+    for (cost, cost_of_listing, used) in [read_five, list_192] {
+        let memory = Memory::default();
+        let mut kernel = memory.kernel();
+        kernel.commit(&creates((20_000..25_000).map(|port| server(node_port(port), &[1])))).unwrap();
+        (memory.state().cost, memory.state().cost_of_listing) = (cost, cost_of_listing);
+        look(&mut kernel, 1);
+        assert_eq!(memory.state().used, used);
+    }
+}
+
+#[test]
+fn servers_that_the_listing_has_are_read_one_by_one_in_rotation_alone() {
+    let cost = Duration::from_micros(1);
+    for (count, in_each_look) in [(900, 1), (901, 2)] {
+        let memory = Memory::default();
+        let mut kernel = memory.kernel();
+        kernel.commit(&creates((0..count).map(|number| server(node_port(30_000 + number), &[1])))).unwrap();
+        memory.state().cost = cost;
+        // Two rounds and some.
+        look(&mut kernel, 40);
+        assert_eq!(memory.state().used, cost * 40 * in_each_look, "{count}");
+    }
+}
+
+#[test]
+fn a_listing_that_cannot_be_read_is_logged_when_that_begins() {
+    let memory = Memory::default();
+    let mut kernel = memory.kernel();
+    kernel.commit(&creates((30_000..30_010).map(|port| server(node_port(port), &[1])))).unwrap();
+    let lines = [true, false, true].map(|fails| {
+        memory.state().listing_fails = fails;
+        logged(|| look(&mut kernel, 3))
+    });
+    assert_eq!(lines, [1, 0, 1]);
 }
 
 #[test]
@@ -593,5 +718,35 @@ fn a_connection_that_comes_while_its_endpoint_goes_is_kept() {
             .collect();
         let kept = [(endpoint(1), 0), (endpoint(2), 1)];
         assert_eq!(there, if connects { &kept[..] } else { &kept[1..] }, "an unused one goes at once");
+    }
+}
+
+#[test]
+fn after_a_commit_only_servers_with_draining_endpoints_are_read_again() {
+    let memory = Memory::default();
+    let mut kernel = memory.kernel();
+    kernel.commit(&creates([server(vip(1), &[1, 2]), server(vip(2), &[1, 2])])).unwrap();
+    let cost = Duration::from_micros(1);
+    memory.state().cost = cost;
+    let replace = vec![server(vip(1), &[1]), server(vip(2), &[1, 2, 3])];
+    kernel.commit(&Batch { replace, ..Batch::default() }).unwrap();
+    assert_eq!(memory.state().used, cost * 3, "each before its change, and the first one after it");
+}
+
+/// What drains at a start has a grace period until the slices of its Service are known.
+#[test]
+fn an_endpoint_that_drains_at_a_start_stays_while_it_is_listed() {
+    for listed in [&[1][..], &[1, 2]] {
+        let (memory, id) = (Memory::default(), vip(1));
+        let mut kernel = memory.kernel();
+        kernel.commit(&creates([server(id, &[1])])).unwrap();
+        let draining = (destination(endpoint(2), 0), Connections { active: 1, ..Connections::default() });
+        memory.state().servers.get_mut(&id).unwrap().destinations.push(draining);
+        assert_eq!(read_back(&mut kernel, id), [server(id, &[1])]);
+        let port = states::port(Protocol::Tcp, states::pool(Family::V4, listed), Pool::default(), Vec::new());
+        kernel.acknowledged(&[IpvsObject::Server(id, VirtualServer { listed: Listed::of(&port), ..wanted(&[1]) })]);
+        let late = kernel.wake(Instant::now()).unwrap() + Duration::from_secs(3600);
+        kernel.tend(late).unwrap();
+        assert_eq!(memory.state().servers[&id].destinations.len(), listed.len());
     }
 }
