@@ -231,16 +231,18 @@ mod tests {
             let mut now = Instant::now();
             maps.purge(socket, &commit_lock, FAMILY, now);
             assert_eq!((clients(socket), maps.wake(now)), (vec![1, 2, 3], None), "no map is suspect");
-            for (purges, delay) in [(PURGES, Duration::ZERO), (PURGES - 1, AGAIN)] {
-                maps.suspect(&[(port_id(), SCOPE)].into(), purges);
-                assert_eq!(maps.wake(now), Some(now + delay));
-                for _ in 0..purges {
-                    let due = maps.wake(now).unwrap();
+            let (at_once, moment) = (Duration::ZERO, Duration::from_millis(1));
+            // The delay of each purge, and how late it is.
+            for plan in [&[(at_once, at_once), (AGAIN, moment)][..], &[(AGAIN, at_once)]] {
+                maps.suspect(&[(port_id(), SCOPE)].into(), u8::try_from(plan.len()).unwrap());
+                for (delay, late) in plan {
+                    let due = now + *delay;
+                    assert_eq!(maps.wake(now), Some(due));
                     if due > now {
-                        maps.purge(socket, &commit_lock, FAMILY, due - Duration::from_millis(1));
+                        maps.purge(socket, &commit_lock, FAMILY, due - moment);
                         assert_eq!(clients(socket), [1, 2, 3], "not yet");
                     }
-                    now = due;
+                    now = due + *late;
                     maps.purge(socket, &commit_lock, FAMILY, now);
                     assert_eq!(clients(socket), [1, 2]);
                     record(socket, &[3]);

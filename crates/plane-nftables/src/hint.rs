@@ -106,26 +106,32 @@ fn picks(port: &PortState, scope: Scope, asked: &dyn Fn(&Hint) -> bool) -> bool 
 
 #[cfg(test)]
 mod tests {
-    use ferry_api::object::Family;
+    use ferry_api::object::{Family, ObjectName};
     use ferry_conformance::states;
-    use ferry_model::{Frontend, MAX_COPIES, Pool};
+    use ferry_model::{Affinity, Frontend, MAX_COPIES, Pool};
 
     use super::*;
 
-    /// True if a service with so many external frontends and three endpoints is searched for this pick chain.
-    fn is_searched(frontends: usize, pick: Pick, count: u32) -> bool {
+    /// A port with so many external frontends and three endpoints.
+    fn port(frontends: usize) -> PortState {
         let at = |last| FrontendAddr::Vip(states::address(Family::V4, 96, last), 80);
         let external = |last| states::frontend(FrontendKind::ExternalIp, at(last), states::EXTERNAL);
         let frontends: Vec<Frontend> = (1..=9).map(external).take(frontends).collect();
-        let pool = states::pool(Family::V4, &[1, 2, 3]);
-        let (_, unit) = states::service("web", vec![states::port(Protocol::Tcp, pool, Pool::default(), frontends)]);
+        states::port(Protocol::Tcp, states::pool(Family::V4, &[1, 2, 3]), Pool::default(), frontends)
+    }
+
+    /// True if the service demo/web with this port is searched for the object.
+    fn is_searched(port: PortState, key: NftKey) -> bool {
+        let (_, unit) = states::service("web", vec![port]);
         let mut hints = Vec::new();
-        of_key(&NftKey::Chain(ChainName::Pick(pick, count)), &mut hints);
+        of_key(&key, &mut hints);
         may_want(&unit.unwrap(), &|hint| hints.contains(hint))
     }
 
     #[test]
     fn a_pick_chain_is_searched_where_its_kind_and_count_are_wanted() {
+        let is_searched =
+            |frontends, pick, count| is_searched(port(frontends), NftKey::Chain(ChainName::Pick(pick, count)));
         assert!(is_searched(2, Pick::External, 3));
         assert!(!is_searched(2, Pick::External, 4), "another number of endpoints");
         assert!(!is_searched(2, Pick::Internal, 3), "another kind");
@@ -134,5 +140,29 @@ mod tests {
             !is_searched(MAX_COPIES + 1, Pick::External, 3),
             "frontends that share a pool have chains of their own"
         );
+    }
+
+    #[test]
+    fn chains_and_sets_of_a_port_are_searched_where_it_has_some() {
+        let id = |name| PortId::new(&ObjectName::new("demo", "web"), Protocol::Tcp, name);
+        let keys = |id| {
+            [
+                NftKey::Set(SetName::Affinity(id, Scope::Cluster)),
+                NftKey::Set(SetName::Members(id, Scope::Local)),
+                NftKey::Set(SetName::Pool(id)),
+                NftKey::Chain(ChainName::Pool(Pick::Forward, Scope::Cluster, id)),
+                NftKey::Chain(ChainName::Affinity(Pick::External, Scope::Cluster, id)),
+                NftKey::Chain(ChainName::Record(id)),
+                NftKey::Element(ElementKey::PoolSlot { id, slot: 0 }),
+            ]
+        };
+        let sticky = || PortState { affinity: Affinity::new(60), ..port(2) };
+        for (of_this, of_another) in keys(id("http")).into_iter().zip(keys(id("https"))) {
+            assert!(!is_searched(port(2), of_this), "{of_this}: neither affinity nor a pool");
+            for own in [sticky, || port(MAX_COPIES + 1)] {
+                assert!(is_searched(own(), of_this), "{of_this}");
+                assert!(!is_searched(own(), of_another), "{of_another}: of another port");
+            }
+        }
     }
 }

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_affinity_maps_expire_and_only_source_ranges_are_intervals() {
+    fn affinity_maps_expire_source_ranges_are_intervals_and_few_sets_have_a_size() {
         use ferry_api::object::{ObjectName, Protocol};
         use ferry_model::Scope;
         use ferry_ruleset::sources::SourcesId;
@@ -73,7 +73,14 @@ mod tests {
         let more = [sources, affinity, SetName::Members(id, Scope::Local), SetName::Pool(id)];
         for name in FixedSet::ALL.iter().map(|set| SetName::Fixed(*set)).chain(more) {
             for family in Family::ALL {
-                let flags = shape(name, family).flags;
+                let shape = shape(name, family);
+                let size = match name {
+                    SetName::Affinity(..) => Some(65_536),
+                    SetName::Fixed(FixedSet::SameOctet) => Some(256),
+                    _ => None,
+                };
+                assert_eq!(shape.size, size, "{name}");
+                let flags = shape.flags;
                 assert_eq!((flags.timeout, flags.dynamic), (name == affinity, name == affinity), "{name}");
                 assert_eq!((flags.interval, flags.concat), (name == sources, false), "{name}");
             }

@@ -380,3 +380,108 @@ impl fmt::Display for Value {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::ObjectName;
+    use ferry_model::FrontendAddr;
+
+    use super::*;
+
+    const NO_RULES: [ferry_ruleset::TableRule; 0] = [];
+
+    fn chain(name: ChainName) -> NftObject {
+        NftObject::Chain(name, Rules(NO_RULES.into()))
+    }
+
+    fn element(key: ElementKey, value: Value) -> NftObject {
+        NftObject::Element(key, value)
+    }
+
+    fn port_id() -> PortId {
+        PortId::new(&ObjectName::new("demo", "web"), Protocol::Tcp, "http")
+    }
+
+    #[test]
+    fn an_object_has_a_text_and_its_key_has_the_identity_of_it() {
+        let (id, vip) = (port_id(), IpAddr::from([10, 96, 0, 1]));
+        let ranges = Ranges::new(&["192.0.2.0/24".parse().unwrap(), "198.51.100.7/32".parse().unwrap()]);
+        let sources = ranges.id();
+        let endpoint = Endpoint { address: [10, 244, 0, 1].into(), port: 8080 };
+        let protocol = Protocol::Udp;
+        let slot = ElementKey::Slot { vip, protocol, port: 53, slot: 2 };
+        let local = ElementKey::NodePort { map: NodePortMap::Local, protocol, port: 30053 };
+        let member = ElementKey::Member { id, scope: Scope::Local, endpoint };
+        let pick = Value::Goto(ChainName::Pick(Pick::Internal, 3));
+        let restricted = format!("chain restricted-{sources}");
+        for (object, key, content) in [
+            (
+                NftObject::Table(TableOwner::Ours),
+                "table kube-proxy".to_owned(),
+                " { comment \"kube-proxy by Ferry, layout 3\" }",
+            ),
+            (NftObject::Table(TableOwner::Foreign), "table kube-proxy".to_owned(), " { foreign }"),
+            (NftObject::Set(SetName::Pool(id)), format!("set pool-{id}"), ""),
+            (NftObject::Ranges(sources, ranges), format!("set sources-{sources}"), " { 192.0.2.0/24, 198.51.100.7 }"),
+            (chain(ChainName::Restricted(sources)), restricted, " { }"),
+        ] {
+            assert_eq!((object.key().to_string(), object.to_string()), (key.clone(), key + content));
+        }
+        for (key, value, set, text, content) in [
+            (
+                slot,
+                Value::Endpoint(endpoint),
+                "endpoints".to_owned(),
+                "10.96.0.1 . udp . 53 . 2",
+                " : 10.244.0.1 . 8080",
+            ),
+            (local, Value::Drop, "local-nodeports".to_owned(), "udp . 30053", " : drop"),
+            (local, pick, "local-nodeports".to_owned(), "udp . 30053", " : goto int-3"),
+            (local, Value::Foreign, "local-nodeports".to_owned(), "udp . 30053", " : foreign value"),
+            (member, Value::None, format!("endpoints-{id}-local"), "10.244.0.1 . 8080", ""),
+        ] {
+            let object = element(key, value);
+            assert_eq!(object.key().to_string(), format!("element {set} {{ {text} }}"));
+            assert_eq!(object.to_string(), format!("element {set} {{ {text}{content} }}"));
+        }
+    }
+
+    #[test]
+    fn only_objects_that_several_services_may_use_are_shared_and_only_idle_pick_chains_stay() {
+        let (id, vip, protocol) = (port_id(), IpAddr::from([10, 96, 0, 1]), Protocol::Tcp);
+        let ranges = Ranges::new(&["192.0.2.0/24".parse().unwrap()]);
+        let sources = ranges.id();
+        let pick = chain(ChainName::Pick(Pick::NodePort, 3));
+        let service = ElementKey::Vip { map: VipMap::Services, vip, protocol, port: 80 };
+        for (object, shared) in [
+            (pick.clone(), Some(SharedKey::Pick(Pick::NodePort, 3))),
+            (element(ElementKey::ClusterIp(vip), Value::None), Some(SharedKey::ClusterIp(vip))),
+            (NftObject::Ranges(sources, ranges), Some(SharedKey::Sources(sources))),
+            (chain(ChainName::Restricted(sources)), Some(SharedKey::Restricted(sources))),
+            (NftObject::Table(TableOwner::Ours), None),
+            (NftObject::Set(SetName::Pool(id)), None),
+            (chain(ChainName::Pool(Pick::Forward, Scope::Cluster, id)), None),
+            (chain(ChainName::Affinity(Pick::Forward, Scope::Cluster, id)), None),
+            (chain(ChainName::Record(id)), None),
+            (chain(ChainName::Fixed(FixedChain::Reject)), None),
+            (element(service, Value::Drop), None),
+        ] {
+            assert_eq!((object.shared(), object.spare()), (shared, object == pick), "{object}");
+            let serves = Some(Served::Frontend(protocol, FrontendAddr::Vip(vip, 80)));
+            assert_eq!(object.serves(), serves.filter(|_| object == element(service, Value::Drop)), "{object}");
+        }
+    }
+
+    #[test]
+    fn the_table_contains_the_other_objects() {
+        for owner in [TableOwner::Ours, TableOwner::Foreign] {
+            assert!(NftObject::Table(owner).is_container());
+        }
+        let others = [
+            NftObject::Set(SetName::Fixed(FixedSet::Endpoints)),
+            chain(ChainName::Fixed(FixedChain::Services)),
+            element(ElementKey::SameOctet(7), Value::None),
+        ];
+        assert_eq!(others.iter().find(|object| object.is_container()), None);
+    }
+}

@@ -210,4 +210,19 @@ mod tests {
         let placed = placed(wide(&[1, 2, 3, 9], &[2, 3, 9]), Before::Objects(&objects));
         assert_eq!(placed, [endpoints(&[2, 1, 3, 9]), endpoints(&[3, 2, 9])]);
     }
+
+    #[test]
+    fn slots_of_other_ports_are_not_taken_for_those_of_this_one() {
+        let neighbour = |last, number| {
+            let mut port = split_port(&[3, 9, 2, 1], &[9, 2, 3]);
+            let at = FrontendAddr::Vip(Ipv4Addr::new(10, 96, 0, last).into(), number);
+            port.frontends = [states::frontend(FrontendKind::LoadBalancer, at, states::SPLIT)].into();
+            objects_without(port, &[])
+        };
+        let ours = objects_without(split_port(&[2, 1, 3], &[3, 2]), &[]);
+        let mut objects = [neighbour(1, 79), ours, neighbour(1, 81), neighbour(2, 81)].concat();
+        objects.sort();
+        let next = split_port(&[1, 2, 3], &[2, 3]);
+        assert_eq!(placed(next, Before::Objects(&objects)), [endpoints(&[2, 1, 3]), endpoints(&[3, 2])]);
+    }
 }

@@ -38,3 +38,30 @@ impl Restrictions {
         restriction
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::Family;
+
+    use super::*;
+
+    #[test]
+    fn equal_source_ranges_are_merged_once_and_others_are_kept_apart() {
+        let chains = Chains::new(Family::V4);
+        let networks = |text: &str| -> Arc<[IpNet]> { [text.parse().unwrap()].into() };
+        let mut restrictions = Restrictions::default();
+        let mut first = Vec::new();
+        for text in ["192.0.2.0/24", "198.51.100.0/24"] {
+            let networks = networks(text);
+            let ranges = Ranges::new(&networks);
+            let Restriction { id, rules, .. } = restrictions.of(&networks, &chains);
+            assert_eq!((id, &rules), (ranges.id(), &chains.restricted(ranges.id())), "{text}");
+            first.push((text, networks, ranges));
+        }
+        for (text, first, ranges) in first {
+            let equal = restrictions.of(&networks(text), &chains);
+            assert!(Arc::ptr_eq(&equal.networks, &first), "{text} is known");
+            assert_eq!(equal.ranges, ranges, "{text}");
+        }
+    }
+}

@@ -71,9 +71,13 @@ mod tests {
     use std::process::Command;
 
     use ferry_api::object::Protocol;
+    use ferry_conformance::states;
     use ferry_kernel::netns::Namespace;
+    use ferry_model::{BaseState, FrontendKind, NodePortAddresses, Pool};
+    use ferry_plane::{Compile as _, Object as _, Unit};
 
     use super::*;
+    use crate::Nftables;
 
     const PROTOCOL: Protocol = Protocol::Udp;
 
@@ -92,6 +96,41 @@ mod tests {
         }
         assert_eq!(ElementKey::NodePortIp(vip).serves(), Some(Served::NodePorts(vip)));
         assert_eq!(ElementKey::ClusterIp(vip).serves(), None);
+    }
+
+    /// What the objects of a unit serve.
+    fn served_by_unit(unit: &Unit) -> Vec<Served> {
+        let mut objects = Vec::new();
+        Nftables::new(Family::V4).compile(&states::context(Family::V4), unit, &mut objects);
+        objects.iter().filter_map(NftObject::serves).collect()
+    }
+
+    #[test]
+    fn a_service_serves_its_frontends_once() {
+        let frontends = [
+            (FrontendKind::ClusterIp, FrontendAddr::Vip([10, 96, 0, 1].into(), 53), states::INTERNAL),
+            (FrontendKind::NodePort, FrontendAddr::NodePort(30053), states::EXTERNAL),
+            (FrontendKind::LoadBalancer, FrontendAddr::Vip([192, 0, 2, 1].into(), 53), states::SPLIT),
+        ];
+        let (cluster, local) = (states::pool(Family::V4, &[1, 2]), states::pool(Family::V4, &[2]));
+        let all = frontends.iter().map(|(kind, at, treatment)| states::frontend(*kind, *at, *treatment)).collect();
+        let (_, unit) = states::service("dns", vec![states::port(PROTOCOL, cluster, local, all)]);
+        assert_eq!(served_by_unit(&unit.unwrap()), frontends.map(|(_, at, _)| Served::Frontend(PROTOCOL, at)));
+        let (_, without) =
+            states::service("dns", vec![states::port(PROTOCOL, Pool::default(), Pool::default(), vec![])]);
+        assert_eq!(served_by_unit(&without.unwrap()), []);
+    }
+
+    #[test]
+    fn the_base_serves_node_ports_on_its_addresses() {
+        let address = [192, 0, 2, 7].into();
+        for (node_ports, serves) in [
+            (NodePortAddresses::All, Served::NodePortsEverywhere),
+            (NodePortAddresses::Only([address].into()), Served::NodePorts(address)),
+        ] {
+            let base = BaseState { node_ports, ..states::base(Family::V4, true) };
+            assert_eq!(served_by_unit(&Unit::Base(base)), [serves]);
+        }
     }
 
     fn served_by(sets: &str) -> Vec<Served> {

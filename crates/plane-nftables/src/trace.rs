@@ -100,3 +100,35 @@ fn run(walk: &mut Walk<'_>, packet: &Packet) -> Verdict {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_conformance::states;
+    use ferry_plane::{Compile as _, Unit};
+    use ferry_ruleset::TableRule;
+
+    use super::*;
+
+    #[test]
+    fn a_rule_that_was_read_back_is_known_by_its_expressions() {
+        let compiler = Nftables::new(Family::V4);
+        let mut objects = Vec::new();
+        let base = Unit::Base(states::base(Family::V4, true));
+        compiler.compile(&states::context(Family::V4), &base, &mut objects);
+        let texts = compiler.texts(&objects);
+        let mut known = Vec::new();
+        for object in &objects {
+            let NftObject::Chain(_, rules) = object else { continue };
+            for TableRule { exprs, text } in rules.0.iter().cloned() {
+                let read_back = TableRule { exprs, text: String::new() };
+                assert_eq!(texts.get(&read_back.to_string()), Some(&text));
+                known.push(text);
+            }
+        }
+        known.sort_unstable();
+        known.dedup();
+        assert_eq!(texts.len(), known.len(), "there is no other text");
+        assert!(known.iter().any(|text| text == "jump services"), "{known:?}");
+        assert!(compiler.texts(&[]).is_empty());
+    }
+}
