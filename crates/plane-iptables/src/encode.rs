@@ -436,4 +436,4 @@ fn owner_of(plan: &RunPlan<'_>, item: Item) -> Option<RuleOwner> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -108,7 +108,13 @@ fn arrange(old: Vec<Option<Endpoint>>, next: &Pool) -> Pool {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use ferry_api::object::{Family, ObjectName};
+    use ferry_conformance::states;
+    use ferry_model::{Affinity, FrontendAddr, FrontendKind};
+    use ferry_plane::Compile as _;
+
     use super::*;
+    use crate::{Features, Iptables};
 
     fn endpoints(last: &[u8]) -> Vec<Endpoint> {
         last.iter().map(|last| Endpoint { address: Ipv4Addr::new(10, 244, 0, *last).into(), port: 80 }).collect()
@@ -146,6 +152,100 @@ mod tests {
         let mut twice = old.clone();
         twice[3] = 110;
         assert_eq!(arranged(&twice, &old).len(), 20, "damage that was read back");
-        assert_eq!(arranged(&old, &[3, 1, 2]), [3, 1, 2], "a short pool is ordered where it is compiled");
+        let backwards: Vec<u8> = old[..LONG].iter().copied().rev().collect();
+        assert_eq!(arranged(&backwards, &old[..LONG]), backwards);
+        assert_eq!(arranged(&backwards, &old[1..LONG]), old[1..LONG], "a short pool is ordered where it is compiled");
+    }
+
+    /// A port with a cluster IP that has policy Cluster and a load balancer with policy Local.
+    fn port(cluster: &[u8], local: &[u8]) -> PortState {
+        let vip = |last| FrontendAddr::Vip(Ipv4Addr::new(10, 96, 0, last).into(), 80);
+        let frontends = vec![
+            states::frontend(FrontendKind::ClusterIp, vip(1), states::INTERNAL),
+            states::frontend(FrontendKind::LoadBalancer, vip(2), states::SPLIT),
+        ];
+        states::port(Protocol::Tcp, Pool::new(endpoints(cluster)), Pool::new(endpoints(local)), frontends)
+    }
+
+    fn unit(port: PortState) -> Unit {
+        Unit::Service(ServiceState { name: ObjectName::new("demo", "web"), ports: vec![port], health_check: None })
+    }
+
+    /// The compiled objects in the order of a read-back.
+    fn objects(port: PortState) -> Vec<IptObject> {
+        let mut objects = Vec::new();
+        let compiler = Iptables::new(Family::V4, Features::default());
+        compiler.compile(&states::context(Family::V4), &unit(port), &mut objects);
+        objects.sort_by_key(IptObject::key);
+        objects
+    }
+
+    /// The endpoints of either scope.
+    fn placed(port: PortState, before: Before<'_, IptObject>) -> [Vec<Endpoint>; 2] {
+        let mut next = unit(port);
+        Iptables::new(Family::V4, Features::default()).place(&mut next, before);
+        let Unit::Service(next) = next else { panic!("{next:?}") };
+        [Scope::Cluster, Scope::Local].map(|scope| next.ports[0].pool(scope).0.to_vec())
+    }
+
+    fn reversed(last: &[u8]) -> Vec<u8> {
+        last.iter().copied().rev().collect()
+    }
+
+    #[test]
+    fn each_scope_keeps_its_own_order() {
+        let (all, some) = (many(&[]), many(&[])[1..18].to_vec());
+        let replaced = |last: &[u8]| last.iter().map(|last| if *last == 105 { 9 } else { *last }).collect::<Vec<u8>>();
+        let rotated = [&some[5..], &some[..5]].concat();
+        let next = || port(&replaced(&all), &replaced(&some));
+        let wanted = [endpoints(&replaced(&reversed(&all))), endpoints(&replaced(&rotated))];
+        let mut before = port(&reversed(&all), &rotated);
+        for affinity in [None, Affinity::new(10_800)] {
+            before.affinity = affinity;
+            assert_eq!(placed(next(), Before::Unit(&unit(before.clone()))), wanted);
+            assert_eq!(placed(next(), Before::Objects(&objects(before.clone()))), wanted);
+        }
+        let sorted = |last: &[u8]| {
+            let mut endpoints = endpoints(last);
+            endpoints.sort_by_key(text);
+            endpoints
+        };
+        let by_text = [sorted(&replaced(&all)), sorted(&replaced(&some))];
+        assert_eq!(placed(next(), Before::Nothing), by_text);
+        let mut other = before;
+        other.protocol = Protocol::Udp;
+        assert_eq!(placed(next(), Before::Unit(&unit(other.clone()))), by_text, "of another port");
+        assert_eq!(placed(next(), Before::Objects(&objects(other))), by_text, "of another port");
+    }
+
+    #[test]
+    fn either_scope_is_placed_if_it_is_long() {
+        let (long, short) = (many(&[]), many(&[])[1..LONG].to_vec());
+        for (cluster, local, wanted) in [
+            (&long, &short, [reversed(&long), short.clone()]),
+            (&short, &long, [short.clone(), reversed(&long)]),
+            (&short, &short, [short.clone(), short.clone()]),
+        ] {
+            let before = unit(port(&reversed(cluster), &reversed(local)));
+            let wanted = wanted.map(|last| endpoints(&last));
+            assert_eq!(placed(port(cluster, local), Before::Unit(&before)), wanted);
+        }
+    }
+
+    /// The chain of the cluster IP begins with a rule that marks packets for masquerading. As a slot it would take the first endpoint.
+    #[test]
+    fn only_rules_that_jump_to_endpoints_are_slots() {
+        let before = objects(port(&many(&[]), &[100]));
+        let first = before.iter().find_map(|object| match object {
+            IptObject::Chain(id, rules) if crate::names::is_balancing(id.name) => rules.0.first(),
+            _ => None,
+        });
+        assert_eq!(first.map(|rule| rule.target), Some(Target::Jump(crate::names::MARK_MASQ)));
+        let mut next = many(&[8, 9]);
+        next.retain(|last| *last != 105);
+        let mut wanted = many(&[]);
+        wanted[5] = 8;
+        wanted.insert(0, 9);
+        assert_eq!(placed(port(&next, &[100]), Before::Objects(&before)), [endpoints(&wanted), endpoints(&[100])]);
     }
 }

@@ -457,3 +457,6 @@ fn removed_shared_chain(object: &IptObject) -> Option<ChainId> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

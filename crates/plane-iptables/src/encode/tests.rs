@@ -11,27 +11,27 @@ use crate::mirror::{Mirror, PrintedRules};
 use crate::names;
 use crate::object::OwnedRulesKey;
 
-const V4: Family = Family::V4;
+pub(crate) const V4: Family = Family::V4;
 
 fn name(text: &str) -> IptablesChainName {
     IptablesChainName::new(text).unwrap()
 }
 
-fn id(table: Table, text: &str) -> ChainId {
+pub(crate) fn id(table: Table, text: &str) -> ChainId {
     ChainId { table, name: name(text) }
 }
 
-fn endpoint_chain(number: usize) -> ChainId {
+pub(crate) fn endpoint_chain(number: usize) -> ChainId {
     let hash: String = format!("{number:016}").chars().map(|digit| char::from(b'A' + digit as u8 - b'0')).collect();
     id(Table::Nat, &format!("KUBE-SEP-{hash}"))
 }
 
-fn own(id: ChainId, targets: &[Target]) -> IptObject {
+pub(crate) fn own(id: ChainId, targets: &[Target]) -> IptObject {
     let rule = |target: &Target| Rule { target: *target, matches: [Match::comment("x")].into(), ..Rule::default() };
     IptObject::Chain(id, ChainRules(targets.iter().map(rule).collect()))
 }
 
-fn vip(place: ChainId, last: u8, port: u16, target: Target) -> IptObject {
+pub(crate) fn vip(place: ChainId, last: u8, port: u16, target: Target) -> IptObject {
     let address = IpAddr::from([10, 96, 0, last]);
     let rule = Rule {
         destination: AddressMatch::only(address.into()),
@@ -43,44 +43,44 @@ fn vip(place: ChainId, last: u8, port: u16, target: Target) -> IptObject {
     IptObject::OwnedRules(OwnedRulesKey { chain: place, owner: RuleOwner::Vip(address, port, Of::Tcp) }, [rule].into())
 }
 
-fn node_ports() -> IptObject {
+pub(crate) fn node_ports() -> IptObject {
     let rule = Rule { target: Target::Jump(names::NODE_PORTS), ..Rule::default() };
     IptObject::OwnedRules(OwnedRulesKey { chain: services(), owner: RuleOwner::NodePorts(None) }, [rule].into())
 }
 
-fn jump(from: ChainId, to: IptablesChainName) -> IptObject {
+pub(crate) fn jump(from: ChainId, to: IptablesChainName) -> IptObject {
     let rule = Rule { target: Target::Jump(to), ..Rule::default() };
     IptObject::OwnedRules(OwnedRulesKey { chain: from, owner: RuleOwner::Jump(to) }, [rule].into())
 }
 
-fn services() -> ChainId {
+pub(crate) fn services() -> ChainId {
     id(Table::Nat, "KUBE-SERVICES")
 }
 
-fn refusing() -> ChainId {
+pub(crate) fn refusing() -> ChainId {
     id(Table::Filter, "KUBE-SERVICES")
 }
 
-fn create(objects: Vec<IptObject>) -> Batch<IptObject> {
+pub(crate) fn create(objects: Vec<IptObject>) -> Batch<IptObject> {
     let mut create = objects;
     create.sort_by_key(Object::rank);
     Batch { create, ..Batch::default() }
 }
 
-fn delete(objects: Vec<IptObject>) -> Batch<IptObject> {
+pub(crate) fn delete(objects: Vec<IptObject>) -> Batch<IptObject> {
     let mut delete = objects;
     delete.sort_by_key(|object| std::cmp::Reverse(object.rank()));
     Batch { delete, ..Batch::default() }
 }
 
 /// The mirror after these objects were written to empty tables.
-fn after(objects: Vec<IptObject>) -> Mirror {
+pub(crate) fn after(objects: Vec<IptObject>) -> Mirror {
     let mut mirror = Mirror::default();
     mirror.apply(V4, &create(objects), &BTreeSet::new());
     mirror
 }
 
-fn text(backend: Backend, batch: &Batch<IptObject>, mirror: &Mirror) -> String {
+pub(crate) fn text(backend: Backend, batch: &Batch<IptObject>, mirror: &Mirror) -> String {
     Script::new(&RunPlan::new(V4, backend, batch, mirror, true), &CommitProgress::default()).text().to_owned()
 }
 
@@ -250,7 +250,7 @@ fn many_chains_come_in_sections_where_that_is_faster() {
 }
 
 /// A chain that jumps to these endpoints.
-fn balancing(number: usize, endpoints: std::ops::Range<usize>) -> IptObject {
+pub(crate) fn balancing(number: usize, endpoints: std::ops::Range<usize>) -> IptObject {
     let ChainId { name, .. } = endpoint_chain(number);
     let cluster = id(Table::Nat, &name.as_str().replace("KUBE-SEP-", "KUBE-SVC-"));
     let jumps: Vec<Target> = endpoints.map(|endpoint| Target::Jump(endpoint_chain(endpoint).name)).collect();

@@ -103,3 +103,6 @@ fn pieces_by_names(batch: &Batch<IptObject>, items: Vec<Item>, room: usize) -> V
     pieces.extend((!piece.is_empty()).then_some(RunSection::Ahead(piece)));
     pieces
 }
+
+#[cfg(test)]
+mod tests;

@@ -179,3 +179,84 @@ fn a_rule_of_a_network_or_of_all_other_addresses_is_no_frontends() {
         assert!(found.iter().any(|line| line.starts_with("foreign")) && found.len() == 2, "{found:?}");
     }
 }
+
+#[test]
+fn rules_of_table_filter_are_their_owners() {
+    let refused = |chain: &str, to: &str| {
+        let comment = "-p tcp -m comment --comment \"a/b has no endpoints\"";
+        let port = "-m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable";
+        match to {
+            "LOCAL" => format!("{chain} {comment} -m addrtype --dst-type LOCAL {port}"),
+            _ => format!("{chain} -d {to}/32 {comment} {port}"),
+        }
+    };
+    let checked = |service: &str, port: u16, target: &str| {
+        format!("KUBE-NODEPORTS -p tcp -m comment --comment \"{service}\" -m tcp --dport {port} -j {target}")
+    };
+    let lines = [
+        ":KUBE-SERVICES\n:KUBE-EXTERNAL-SERVICES\n:KUBE-PROXY-FIREWALL\n:KUBE-NODEPORTS".to_owned(),
+        refused("KUBE-SERVICES", "10.96.0.1"),
+        refused("KUBE-SERVICES", "LOCAL"),
+        refused("KUBE-EXTERNAL-SERVICES", "203.0.113.9"),
+        refused("KUBE-EXTERNAL-SERVICES", "LOCAL"),
+        refused("KUBE-PROXY-FIREWALL", "203.0.113.7"),
+        checked("a/b:http health check node port", 32000, "ACCEPT"),
+        checked("a/b:http health check node port", 32001, "DROP"),
+        checked("a/b:http", 32002, "ACCEPT"),
+        "KUBE-NODEPORTS -p tcp -m tcp --dport 32003 -j ACCEPT".to_owned(),
+    ];
+    let service = names::of_service(&object::ObjectName::new("a", "b"));
+    assert_eq!(
+        printed(Table::Filter, &lines.join("\n")),
+        [
+            "KUBE-EXTERNAL-SERVICES NodePort(80, Tcp) 1".to_owned(),
+            "KUBE-EXTERNAL-SERVICES Vip(203.0.113.9, 80, Tcp) 1".to_owned(),
+            format!("KUBE-NODEPORTS {:?} 1", RuleOwner::HealthCheck(32000, service)),
+            "KUBE-PROXY-FIREWALL Vip(203.0.113.7, 80, Tcp) 1".to_owned(),
+            "KUBE-SERVICES Vip(10.96.0.1, 80, Tcp) 1".to_owned(),
+            "chain KUBE-EXTERNAL-SERVICES".to_owned(),
+            "chain KUBE-NODEPORTS".to_owned(),
+            "chain KUBE-PROXY-FIREWALL".to_owned(),
+            "chain KUBE-SERVICES".to_owned(),
+            format!("foreign {}", lines[7]),
+            format!("foreign {}", lines[8]),
+            format!("foreign {}", lines[9]),
+            format!("foreign {}", lines[2]),
+        ]
+    );
+}
+
+#[test]
+fn a_jump_to_the_kubelets_chain_for_some_packets_is_another_programs() {
+    for condition in ["-s 192.0.2.1/32", "-d 192.0.2.1/32", "-i eth0", "-p tcp", "-m addrtype --dst-type LOCAL"] {
+        assert_eq!(printed(Table::Filter, &format!("INPUT {condition} -j KUBE-FIREWALL")), [""; 0], "{condition}");
+    }
+    let said = printed(Table::Filter, "INPUT -m comment --comment x -j KUBE-FIREWALL");
+    assert_eq!(said, ["INPUT Jump(KUBE-FIREWALL) 1"]);
+}
+
+#[test]
+fn an_owners_rules_are_mirrored_line_by_line() {
+    let lines = DISPATCH.replace("--comment \"a/b cluster IP\"", "--comment other");
+    let (_, mirror) = sorted(Table::Nat, &format!(":KUBE-SERVICES\n{DISPATCH}\n{lines}"));
+    let chain = ChainId { table: Table::Nat, name: names::SERVICES };
+    let key = OwnedRulesKey { chain, owner: RuleOwner::Vip([10, 96, 0, 1].into(), 80, object::Protocol::Tcp) };
+    let rule = |line: &str| line.trim_start_matches("KUBE-SERVICES ").to_owned();
+    assert_eq!(mirror.owned(&key), Some(&PrintedRules::new(format!("{}\n{}", rule(DISPATCH), rule(&lines)))));
+    assert_eq!(mirror.size(Table::Nat).rules, 2);
+}
+
+#[test]
+fn chains_of_all_tables_read_so_far_are_counted() {
+    let mut sorter = Sorter::new(Family::V4);
+    assert_eq!(sorter.chains_seen(), 0);
+    for (table, names, seen) in [
+        (Table::Nat, &["KUBE-SERVICES", "KUBE-SVC-XPGD46QRK7WJZT7O", "DOCKER", "PREROUTING"][..], 2),
+        (Table::Filter, &["KUBE-SERVICES", "KUBE-FORWARD"], 4),
+    ] {
+        sorter.begin(table);
+        names.iter().for_each(|name| sorter.chain(IptablesChainName::new(name).unwrap()));
+        sorter.end();
+        assert_eq!(sorter.chains_seen(), seen, "{table}");
+    }
+}
