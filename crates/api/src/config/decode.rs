@@ -50,7 +50,7 @@ pub fn decode(text: &str) -> Result<DecodedConfig, DecodeError> {
 
     let mut duplicates = Vec::new();
     root.value.duplicates("", &mut duplicates);
-    let strict_error = strict_error(first, &duplicates, unknown);
+    let strict_error = strict_error(first.text, &duplicates, unknown);
     let warnings = gates::check(&config.feature_gates)?;
     let (own, other_documents) = further(chunks)?;
     config.ferry = own;
@@ -143,19 +143,17 @@ fn head_field<'a>(root: &'a Node, chunk: Chunk<'_>, name: &str) -> Result<Option
     }
 }
 
-/// The one error for all that strict decoding refuses, if there is anything.
-fn strict_error(chunk: Chunk<'_>, duplicates: &[Duplicate], mut unknown: Vec<String>) -> Option<String> {
-    let is_json = chunk.text.trim_start().starts_with('{');
+/// The one error for all that strict decoding of the first document refuses, if there is anything.
+fn strict_error(text: &str, duplicates: &[Duplicate], mut unknown: Vec<String>) -> Option<String> {
+    let is_json = text.trim_start().starts_with('{');
     let mut errors = Vec::new();
     if is_json {
         errors.extend(duplicates.iter().map(|duplicate| format!("duplicate field {:?}", duplicate.path)));
     } else if !duplicates.is_empty() {
         let lines: Vec<_> = duplicates
             .iter()
-            .map(|duplicate| {
-                let line = duplicate.line + chunk.lines_before as u64;
-                format!("line {line}: key {:?} already set in map", duplicate.key)
-            })
+            // The first document begins where the file does: its lines are those of the file.
+            .map(|duplicate| format!("line {}: key {:?} already set in map", duplicate.line, duplicate.key))
             .collect();
         errors.push(format!("yaml: unmarshal errors: {}", lines.join(", ")));
     }

@@ -114,10 +114,10 @@ impl fmt::Display for GoDuration {
         let sign = if self.0 < 0 { "-" } else { "" };
         let small = |unit: u64, name: &str| format!("{sign}{}{name}", decimal(nanoseconds, unit));
         match nanoseconds {
-            0 => f.write_str("0s"),
             1..MICROSECOND => write!(f, "{sign}{nanoseconds}ns"),
             MICROSECOND..MILLISECOND => f.write_str(&small(MICROSECOND, "µs")),
             MILLISECOND..SECOND => f.write_str(&small(MILLISECOND, "ms")),
+            // Zero, too, is a number of seconds.
             _ => {
                 let (hours, minutes) = (nanoseconds / HOUR, nanoseconds % HOUR / MINUTE);
                 f.write_str(sign)?;
@@ -293,6 +293,23 @@ mod tests {
             (i64::MIN, "-2562047h47m16.854775808s"),
         ] {
             assert_eq!(GoDuration::from_nanos(nanoseconds).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_second_counts_as_a_whole_one() {
+        for (nanoseconds, seconds) in [
+            (0, 0),
+            (1, 1),
+            (999_999_999, 1),
+            (1_000_000_000, 1),
+            (1_000_000_001, 2),
+            (90_000_000_000, 90),
+            (-1, 0),
+            (-5_000_000_000, 0),
+            (i64::MAX, 9_223_372_037),
+        ] {
+            assert_eq!(GoDuration::from_nanos(nanoseconds).whole_seconds(), seconds, "{nanoseconds}");
         }
     }
 

@@ -227,6 +227,19 @@ mod tests {
     }
 
     #[test]
+    fn gates_from_flags_are_checked_like_those_of_a_file() {
+        let warnings = config(&[("AllAlpha", true), ("WinDSR", true), ("ServiceTopology", true)]).check_feature_gates();
+        let wanted = [
+            "unrecognized feature gate: ServiceTopology (ignored)",
+            "Setting GA feature gate WinDSR=true. It will be removed in a future release.",
+        ];
+        assert_eq!(warnings, Ok(wanted.map(str::to_owned).to_vec()));
+        assert_eq!(config(&[("WatchListClient", false)]).check_feature_gates(), Ok(vec![]));
+        let locked = DecodeError::Gate { name: "WinDSR".to_owned(), value: false, locked: true };
+        assert_eq!(config(&[("WinDSR", false)]).check_feature_gates(), Err(locked));
+    }
+
+    #[test]
     fn given_gates_are_named_with_their_maturity() {
         let config = config(&[
             ("WatchListClient", false),

@@ -154,7 +154,7 @@ impl YamlPage {
                 }
                 _ => self.put(c),
             }
-            after_blank = c == ' ' && !escapes_all;
+            after_blank = c == ' ';
         }
         self.put('"');
     }
@@ -338,15 +338,8 @@ fn is_integer(text: &str) -> bool {
 
 /// `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`, and finite.
 fn is_decimal(text: &str) -> bool {
-    let bare = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let number = bare.split_once(['e', 'E']).map_or(bare, |(number, _)| number);
-    let are_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let is_well_formed = match number.split_once('.') {
-        Some((whole, part)) => are_digits(whole) && are_digits(part) && !(whole.is_empty() && part.is_empty()),
-        None => are_digits(number) && !number.is_empty(),
-    };
-    // The parser takes the same exponents, but also words such as `inf`.
-    is_well_formed && text.parse::<f64>().is_ok_and(f64::is_finite)
+    // What the parser takes besides are words such as `inf`: none of them is finite.
+    text.parse::<f64>().is_ok_and(f64::is_finite)
 }
 
 /// `[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?`: what YAML 1.1 takes for a number of minutes and seconds.
@@ -400,8 +393,8 @@ fn is_zoned(text: &str) -> bool {
     let Some((time, zone)) = text.len().checked_sub(6).and_then(|at| text.split_at_checked(at)) else { return false };
     let hours_minutes = zone.strip_prefix(['+', '-']).and_then(|zone| zone.split_once(':'));
     let is_zone = hours_minutes.is_some_and(|(hours, minutes)| {
-        let both = hours.len() == 2 && minutes.len() == 2;
-        both && small(hours).is_some_and(|hours| hours <= 24) && small(minutes).is_some_and(|minutes| minutes <= 60)
+        // Besides the sign and the colon there are four characters: each number has two, since no more are a small one.
+        small(hours).is_some_and(|hours| hours <= 24) && small(minutes).is_some_and(|minutes| minutes <= 60)
     });
     is_zone && is_time(time)
 }

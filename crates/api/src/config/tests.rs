@@ -213,7 +213,10 @@ fn the_section_of_the_mode_counts() {
         };
         assert_eq!(read(&format!("{sections}mode: {mode}\n")).effective(), wanted, "{mode}");
     }
-    assert_eq!(read("iptables: {masqueradeBit: 40}").effective().masquerade_bit, 14);
+    for (given, effective) in [(-1, 14), (0, 0), (31, 31), (32, 14), (300, 14)] {
+        let config = read(&format!("iptables: {{masqueradeBit: {given}}}"));
+        assert_eq!(config.effective().masquerade_bit, effective, "{given}");
+    }
 }
 
 #[test]
@@ -372,6 +375,11 @@ fn yaml_as_go_reads_it() {
     assert_eq!(config.node_port_addresses, ["", "7"]);
     let nine = GoDuration::from_secs(9);
     assert_eq!((config.iptables.sync_period, config.nftables.sync_period), (nine, nine));
+    let config =
+        read("featureGates: {AllAlpha: true, WatchListClient: }\nlogging: {options: {json: {infoBufferSize: 1.5}}}\n");
+    let gates = [("AllAlpha".to_owned(), true), ("WatchListClient".to_owned(), false)];
+    assert_eq!(config.feature_gates, gates.into(), "no value is false");
+    assert_eq!(config.logging.json.info_buffer_size, "1500m");
     let json = r#"{"apiVersion":"kubeproxy.config.k8s.io/v1alpha1","kind":"KubeProxyConfiguration","mode":"nftables"}"#;
     assert_eq!(decode(json).unwrap().config, read("mode: nftables"));
     let windows = format!("\u{feff}{HEAD}mode: ipvs\n").replace('\n', "\r\n");
@@ -557,7 +565,13 @@ const VALIDATION: &[(&str, &str)] = &[
         "DetectLocalConfiguration.InterfacePrefix: Invalid value: \"veth*\": must be at most 15 bytes, without \
              blanks, quotes, '*', '/', ':' or '\\', as interface names are",
     ),
+    ("clusterCIDR: 10.0.0.0/8", ""),
     ("clusterCIDR: '10.0.0.0/8,fd00::/64'", ""),
+    (
+        "clusterCIDR: '10.0.0.0/8,fd00::/64,11.0.0.0/8'",
+        "DetectLocalConfiguration.ClusterCIDRs: Invalid value: [\"10.0.0.0/8\", \"fd00::/64\", \"11.0.0.0/8\"]: must be a \
+             either a single CIDR or dual-stack pair of CIDRs (e.g. [10.100.0.0/16, fde4:8dba:82e1::/48]",
+    ),
     (
         "clusterCIDR: '10.0.0.0/8, fd00::/64'",
         "DetectLocalConfiguration.ClusterCIDRs[1]: Invalid value: \" fd00::/64\": must be a valid CIDR block (e.g. \
@@ -572,6 +586,12 @@ const VALIDATION: &[(&str, &str)] = &[
     ("portRange: foo", ""),
     ("logging: {format: xml}", "logging.format: Invalid value: \"xml\": Unsupported log format"),
     ("logging: {verbosity: 3000000000}", "logging.verbosity: Invalid value: 3000000000: Must be <= 2147483647"),
+    ("logging: {verbosity: 2147483647, vmodule: [{filePattern: a, verbosity: 2147483647}]}", ""),
+    (
+        "logging: {verbosity: 2147483648, vmodule: [{filePattern: a, verbosity: 3000000000}]}",
+        "[logging.verbosity: Invalid value: 2147483648: Must be <= 2147483647, logging.vmodule[0]: Invalid value: \
+             3000000000: Must be <= 2147483647]",
+    ),
     ("logging: {flushFrequency: -1s}", "logging.flushFrequency: Invalid value: \"-1s\": Must be greater than zero"),
     (
         "logging: {format: json, vmodule: [{filePattern: a, verbosity: 1}]}",

@@ -26,7 +26,8 @@ fn findings(body: &str) -> String {
 fn every_field_arrives() {
     let default = FerryConfiguration::default();
     assert_eq!(own(""), default);
-    assert_eq!(own("proxyModeFallback:\nipvsTerminationGracePeriod:\nacceptForward:\n"), default);
+    let without_values: String = FIELDS.iter().map(|field| format!("{field}:\n")).collect();
+    assert_eq!(own(&without_values), default, "null leaves the default");
     assert_eq!(default.ipvs_termination_grace_period.to_string(), "15m0s");
     let wanted = FerryConfiguration {
         proxy_mode_fallback: vec!["nftables".to_owned(), "iptables".to_owned()],
@@ -144,8 +145,13 @@ fn faults_of_documents_name_the_remedy() {
     }
     let second = refusal(&format!("{HEAD}{HEAD}"));
     assert_eq!(second, "second document of kind FerryConfiguration: merge it with the first (line 8, column 1)");
-    let no_yaml = refusal(&format!("{HEAD}acceptForward: [\n"));
-    assert!(no_yaml.starts_with("FerryConfiguration: error converting YAML to JSON: yaml: "), "{no_yaml}");
+    for (head, line) in [(HEAD, 7), ("---\nkind: FerryConfiguration\n", 6), ("---\napiVersion: ferry.io/v1alpha1\n", 6)]
+    {
+        let wanted = format!(
+            "FerryConfiguration: error converting YAML to JSON: yaml: unclosed bracket '[' (line {line}, column 16)"
+        );
+        assert_eq!(refusal(&format!("{head}acceptForward: [\n")), wanted);
+    }
 }
 
 #[test]
@@ -160,6 +166,15 @@ fn values_are_checked() {
              machine, such as /var/lib/ferry/snapshot",
         ),
         ("controlSocket: \"\"", ""),
+        (&*format!("controlSocket: /{}", "a".repeat(89)), ""),
+        (
+            &*format!("controlSocket: /{}", "a".repeat(90)),
+            &*format!(
+                "controlSocket: Invalid value: \"/{}\": must be the absolute path of a socket of at most 90 bytes, such as \
+                 /run/kube-proxy/control.sock, or empty for none",
+                "a".repeat(90)
+            ),
+        ),
         ("statusPage: everyone", ""),
         (
             "controlSocket: control.sock",

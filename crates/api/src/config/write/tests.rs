@@ -116,6 +116,25 @@ fn lists_gates_and_modes() {
 }
 
 #[test]
+fn further_lines_are_indented_below_their_key() {
+    let module = VModule { file_pattern: "a\nb".to_owned(), verbosity: 6 };
+    let mut page = YamlPage::default();
+    let below = vec![("c", ConfigValue::Text("a\nb"))];
+    map(
+        &mut page,
+        vec![
+            ("text", ConfigValue::Text("a\nb")),
+            ("list", ConfigValue::Maps(vec![vmodule(&module)])),
+            ("map", ConfigValue::Map(below)),
+        ],
+        0,
+    );
+    let wanted =
+        "text: |-\n  a\n  b\nlist:\n- filePattern: |-\n    a\n    b\n  verbosity: 6\nmap:\n  c: |-\n    a\n    b\n";
+    assert_eq!(page.finish(), wanted);
+}
+
+#[test]
 fn numbers_as_go_prints_them() {
     for (value, text) in [
         (5.0, "5"),
