@@ -148,4 +148,24 @@ mod tests {
             assert_eq!(chunks, wanted, "{stream:?}");
         }
     }
+
+    #[test]
+    fn an_unknown_place_is_none() {
+        let chunk = Chunk { text: "a: 1\n", lines_before: 7 };
+        assert_eq!(chunk.place(serde_saphyr::Location::UNKNOWN), None);
+    }
+
+    #[test]
+    fn a_document_is_limited_in_its_depth_and_not_in_its_length() {
+        let is_read = |text: &str, depth: usize| {
+            let options = options(text.len(), depth, DuplicateKeyPolicy::Error);
+            serde_saphyr::from_str_with_options::<serde::de::IgnoredAny>(text, options).is_ok()
+        };
+        for (depth, wanted) in [(2, false), (3, true), (70, true)] {
+            assert_eq!(is_read("a: [[1]]", depth), wanted, "{depth}");
+        }
+        let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        assert_eq!([is_read(&nested(70), 70), is_read(&nested(71), 70)], [true, false]);
+        assert!(is_read(&format!("[{}]", "1,".repeat(300_000)), 1), "more nodes than the parser's default allows");
+    }
 }

@@ -280,9 +280,35 @@ mod tests {
         for round in 0..2 {
             for value in 0..70_000_u32 {
                 let wanted = u16::try_from(value + 1).unwrap_or(0);
-                assert_eq!(table.index_of(value), wanted, "round {round}");
+                // At once again, while the table has exactly this size.
+                assert_eq!([table.index_of(value), table.index_of(value)], [wanted, wanted], "round {round}");
             }
         }
         assert_eq!(table.values.len(), usize::from(u16::MAX));
+    }
+
+    #[test]
+    fn a_slice_weighs_as_much_as_its_lists_and_texts() {
+        let build = |builder: EndpointSliceBuilder, names: &[Option<&str>]| {
+            let port =
+                |name: &Option<&str>| SlicePort { name: name.map(Into::into), protocol: Ok(Protocol::Tcp), port: None };
+            builder.build(ObjectName::new("shop", "web-1"), None, AddressType::Ipv4, names.iter().map(port).collect())
+        };
+        let empty = build(EndpointSliceBuilder::default(), &[]);
+        assert_eq!(empty.weight_bytes(), size_of::<EndpointSlice>());
+
+        let mut builder = EndpointSliceBuilder::default();
+        let mut push = |address: Parsed<IpAddr>, node, zone, hints| {
+            builder.push(address, Conditions::default(), node, zone, hints);
+        };
+        let hints = Hints { zones: ["a".into(), "bc".into()].into(), nodes: ["def".into()].into() };
+        push(Ok("10.0.0.1".parse().unwrap()), Some("node"), Some("zone"), hints);
+        push(Ok("10.0.0.2".parse().unwrap()), None, None, Hints::default());
+        push(Err("nowhere".into()), None, None, Hints::default());
+        let slice = build(builder, &[Some("http"), None, Some("dns")]);
+        let lists = 2 * size_of::<SliceEndpoint>() + 3 * size_of::<SlicePort>() + size_of::<u16>();
+        let texts = ["a", "bc", "def", "http", "dns", "nowhere"].map(|text| size_of::<Box<str>>() + text.len());
+        let wanted = size_of::<EndpointSlice>() + lists + "nodezone".len() + texts.iter().sum::<usize>();
+        assert_eq!(slice.weight_bytes(), wanted);
     }
 }

@@ -201,3 +201,21 @@ impl fmt::Display for Protocol {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_protocol_has_its_number_of_ip_and_its_lower_case_name() {
+        let all = Protocol::ALL.map(|protocol| (protocol.number(), protocol.lower()));
+        assert_eq!(all, [(6, "tcp"), (17, "udp"), (132, "sctp")]);
+    }
+
+    #[test]
+    fn a_name_is_shown_with_its_namespace_if_it_has_one() {
+        for (name, wanted) in [(ObjectName::new("shop", "web"), "shop/web"), (ObjectName::cluster_wide("n1"), "n1")] {
+            assert_eq!([name.to_string(), format!("{name:?}")], [wanted, wanted]);
+        }
+    }
+}

@@ -181,3 +181,47 @@ impl BalancingAnnotations {
         size_of_val(self) + texts.into_iter().flatten().map(|text| text.len()).sum::<usize>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_weighs_as_much_as_its_lists_and_texts() {
+        let port =
+            |name: &str| ServicePort { name: name.into(), protocol: Ok(Protocol::Tcp), port: Ok(80), node_port: Ok(0) };
+        let scheduler = BalancingAnnotations { scheduler: Some("wlc".into()), ..BalancingAnnotations::default() };
+        let service = Service {
+            name: ObjectName::new("shop", "web"),
+            uid: None,
+            created: None,
+            foreign_proxy: false,
+            kind: ServiceType::ClusterIp,
+            cluster_ip: None,
+            cluster_ips: [Ok("10.0.0.1".parse().unwrap()), Err("first".into())].into(),
+            families: [Family::V4, Family::V6].into(),
+            ports: [port("http"), port(""), port("dns")].into(),
+            external_ips: [Err("second".into())].into(),
+            ingress: [LoadBalancerIngress { ip: Err("third".into()), proxy_mode: false }].into(),
+            source_ranges: [Err("fourth".into()), Ok("10.0.0.0/8".parse().unwrap())].into(),
+            affinity_seconds: None,
+            internal_policy: TrafficPolicy::Cluster,
+            external_policy: TrafficPolicy::Cluster,
+            health_check_node_port: 0,
+            odd: [OddValue { field: OddField::Type, text: "fifth".into() }].into(),
+            balancing: Some(scheduler.into()),
+        };
+        let lists = [
+            3 * size_of::<Parsed<IpAddr>>(),
+            2 * size_of::<Family>(),
+            3 * size_of::<ServicePort>(),
+            size_of::<LoadBalancerIngress>(),
+            2 * size_of::<Parsed<IpNet>>(),
+            size_of::<OddValue>(),
+        ];
+        let texts = "first second third fourth fifth http dns".replace(' ', "").len();
+        let balancing = size_of::<BalancingAnnotations>() + "wlc".len();
+        let wanted = size_of::<Service>() + lists.iter().sum::<usize>() + texts + balancing;
+        assert_eq!(service.weight_bytes(), wanted);
+    }
+}

@@ -66,7 +66,8 @@ mod tests {
             "00000000-0000-1000-0000-000000000000",
             "c0ffee00-0001-4002-8003-000000000004",
         ] {
-            assert_eq!(Uid::parse(text).map(|uid| uid.to_string()).as_deref(), Some(text));
+            let written = Uid::parse(text).map(|uid| [uid.to_string(), format!("{uid:?}")]);
+            assert_eq!(written, Some([text.to_owned(), text.to_owned()]));
         }
     }
 
@@ -81,6 +82,9 @@ mod tests {
             "01234567-89ab-4def-8123-456789abcde",
             "01234567-89ab-4def-8123-456789abcdef0",
             "0123456-789ab-4def-8123-456789abcdef",
+            "0123456789abc-4def-8123-456789abcdef",
+            "01234567-89ab-4def-812304567-9abcdef",
+            "012345678901234567890123456789012345",
             "01234567-89ab-4def-8123-4567-9abcdef",
             "01234567-89ab-4def-8123-456789abcdeg",
             "01234567-89ab-4def-8123-456789abcdé",

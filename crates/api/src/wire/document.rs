@@ -34,10 +34,9 @@ pub(super) struct DocumentSeed<'h, 'a, 'r> {
     progress: &'h mut DocumentProgress<'r>,
 }
 
-/// Reads one object: a whole document or an item of a List.
+/// Reads one object: a whole document that is no List, or an item of a List.
 struct ObjectSeed<'h, 'a, 'r> {
     head: &'h DocumentHead<'a>,
-    in_list: bool,
     /// the kind that a List has given to its items
     listed: Option<Kind>,
     progress: &'h mut DocumentProgress<'r>,
@@ -74,10 +73,8 @@ pub(super) fn read_document<E>(
             return read.push(Err(rest));
         }
         read.push(Err(WireError { object, misnamed, ..describe(&error, title) }));
-        match item {
-            Some(broken) if broken + 1 < head.items.len() => first_item = broken + 1,
-            _ => return,
-        }
+        let Some(broken) = item else { return };
+        first_item = broken + 1;
     }
 }
 
@@ -103,7 +100,7 @@ impl<'de> DeserializeSeed<'de> for DocumentSeed<'_, '_, '_> {
                 deserializer.deserialize_map(ListVisitor { heads: &head.items, first_item, listed, progress })
             }
             Ok(Reading::Object(_) | Reading::Ignored(_)) | Err(_) => {
-                ObjectSeed { head, in_list: false, listed: None, progress }.deserialize(deserializer)
+                ObjectSeed { head, listed: None, progress }.deserialize(deserializer)
             }
         }
     }
@@ -120,8 +117,7 @@ impl<'de> DeserializeSeed<'de> for ObjectSeed<'_, '_, '_> {
         self.progress.misnamed = self.head.is_misnamed(self.listed);
         let document = match self.head.reading(self.listed).map_err(D::Error::custom)? {
             Reading::Object(kind) => Document::Object(self.object(kind, deserializer)?),
-            Reading::List(_) if self.in_list => return Err(D::Error::custom("a List within a List can't be read")),
-            Reading::List(_) => return Err(D::Error::custom("a List can't be read as an object")),
+            Reading::List(_) => return Err(D::Error::custom("a List within a List can't be read")),
             Reading::Ignored(kind) => {
                 IgnoredAny::deserialize(deserializer)?;
                 Document::Ignored { kind }
@@ -215,7 +211,7 @@ impl<'de> Visitor<'de> for ItemsSeed<'_, '_, '_> {
                 access.next_element::<IgnoredAny>()?.is_some()
             } else {
                 progress.item = Some(index);
-                let seed = ObjectSeed { head, in_list: true, listed, progress: &mut *progress };
+                let seed = ObjectSeed { head, listed, progress: &mut *progress };
                 access.next_element_seed(seed)?.is_some()
             };
             if !more {
@@ -227,5 +223,28 @@ impl<'de> Visitor<'de> for ItemsSeed<'_, '_, '_> {
         // The heads came from the same text, so nothing is left; but to leave a sequence early is an error.
         while access.next_element::<IgnoredAny>()?.is_some() {}
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guessed_document_is_read_only_if_it_is_what_it_seemed() {
+        let node = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"a"}}"#;
+        let range = r#"{"apiVersion":"networking.k8s.io/v1","kind":"ServiceCIDR","metadata":{"name":"a"}}"#;
+        for (text, api_version, kind, wanted) in [
+            (node, "v1", "Node", true),
+            (node, "v1", "Service", false),
+            (range, "networking.k8s.io/v1", "ServiceCIDR", true),
+            (range, "networking.k8s.io/v1beta1", "ServiceCIDR", false),
+        ] {
+            let mut read = Vec::new();
+            let is_read = try_document(&DocumentHead::typed(api_version, kind), &mut read, |seed| {
+                seed.deserialize(&mut serde_json::Deserializer::from_str(text))
+            });
+            assert_eq!((is_read, read.len()), (wanted, usize::from(wanted)), "{text} {api_version} {kind}");
+        }
     }
 }

@@ -382,3 +382,28 @@ impl<'de> Visitor<'de> for NamesVisitor {
         Ok(names)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_without_indentation_tell_the_type_of_a_document() {
+        for (text, wanted) in [
+            ("apiVersion: v1\nkind: Service\n", Some(Kind::Service)),
+            ("---\n# x\nmetadata: {name: a}\nkind:   Node \r\napiVersion: v1", Some(Kind::Node)),
+            ("kind: ServiceCIDR\nkind: Node\napiVersion: networking.k8s.io/v1\n", Some(Kind::ServiceCidr)),
+            ("apiVersion: v1\nkind: List\nitems: []\n", None),
+            ("apiVersion: v1\nkind: ServiceList\nitems: []\n", None),
+            ("apiVersion: v1\nkind: ConfigMap\n", None),
+            ("apiVersion: v1\nkind: EndpointSlice\n", None),
+            ("apiVersion: v1\n  kind: Service\n", None),
+            ("apiVersion: v1\nkind: 'Service'\n", None),
+            ("kind: Service\n", None),
+            ("", None),
+        ] {
+            let found = DocumentHead::guess(text).map(|head| head.reading(None));
+            assert_eq!(found, wanted.map(|kind| Ok(Reading::Object(kind))), "{text:?}");
+        }
+    }
+}

@@ -410,6 +410,36 @@ fn forms_of_files() {
 }
 
 #[test]
+fn lines_that_only_look_like_the_type_are_no_type() {
+    let document = |own: &str| {
+        format!("--- {{metadata: {{name: a}}, x: {{\nkind: Service\n}}, y: {{\napiVersion: v1\n}}, {own}}}\n")
+    };
+    for (own, wanted) in [
+        ("apiVersion: v1, kind: Service", "Service default/a"),
+        ("apiVersion: v1, kind: Node", "Node a"),
+        ("apiVersion: serving.knative.dev/v1, kind: Service", "(Service)"),
+    ] {
+        assert_eq!(titles(&document(own)), [wanted]);
+    }
+}
+
+#[test]
+fn a_head_of_other_types_is_as_good_as_absent() {
+    for value in ["null", "true", "7", "-7", "1.5", "[1, {}]", r#"{"a": [1]}"#] {
+        for (text, wanted) in [
+            (format!(r#"{{"apiVersion": {value}, "kind": "Node"}}"#), "apiVersion is missing"),
+            (format!(r#"{{"apiVersion": "v1", "kind": {value}}}"#), "kind is missing"),
+            (
+                format!(r#"{{"metadata": {value}, "items": {value}, "apiVersion": "apps/v1", "kind": "Deployment"}}"#),
+                "an object of kind \"Deployment\"",
+            ),
+        ] {
+            assert_eq!(decode_object(&text), Err(wanted.to_owned()), "{text}");
+        }
+    }
+}
+
+#[test]
 fn anchors_are_expanded() {
     let both =
         service("spec: {ports: [&p {port: 80, protocol: UDP}, *p], externalIPs: &ips [10.0.0.1], clusterIPs: *ips}");
@@ -553,6 +583,9 @@ fn names_are_those_that_an_api_server_accepts() {
         }
     }
     assert_eq!(read("Service", ""), Err((None, false)), "it may be any");
+    assert_eq!(read("Service", "name: ''"), Err((None, false)), "it may be any");
+    let web = Some((Kind::Service, ObjectName::new("default", "web")));
+    assert_eq!(read("Service", "name: web, labels: 5"), Err((web, false)), "what is wrong isn't the name");
     let label = |service: &str| {
         let text = format!("{SLICE}addressType: IPv4\n")
             .replace("web-1}", &format!("web-1, labels: {{kubernetes.io/service-name: '{service}'}}}}"));
@@ -675,6 +708,8 @@ fn what_is_no_json_ends_a_stream_of_json() {
     let bad = "{\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metadata\":{\"name\":\"b\"},\"spec\":1}\n";
     assert_eq!(outcomes(&format!("{good}{bad}{good}")).len(), 3);
     assert_eq!(outcomes(&format!("{good}{bad}{good}"))[2], "Node a");
+    let third = decode_manifest(&format!("{good}{good}{bad}")).complete().unwrap_err();
+    assert_eq!((third.document, third.line), (3, Some(3)));
     assert_eq!(
         outcomes(&format!("{good}{{\"a\":\n{good}")),
         ["Node a", "broken: line 4, column 0: EOF while parsing an object"]

@@ -12,7 +12,7 @@ use super::{ListEnd, Status, StreamError, Unreadable, WatchChange, WatchEvent, c
 use crate::object::{Kind, KubeObject, ObjectName};
 
 /// The longest text of an answer that is kept besides its objects, in bytes: a continue token, the message of a Status.
-const TEXT_BYTES: usize = 16 << 10;
+pub(super) const TEXT_BYTES: usize = 16 << 10;
 
 /// The longest message about a malformed object, in bytes: it may quote the object.
 const MESSAGE_BYTES: usize = 512;

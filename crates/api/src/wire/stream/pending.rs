@@ -92,3 +92,41 @@ impl Deref for Piece<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOO_LARGE: StreamError = StreamError::TooLarge { bytes: MAX_OBJECT_BYTES as u64 };
+
+    #[test]
+    fn the_buffer_doubles_up_to_the_limit() {
+        let mut pending = Pending::default();
+        for wanted in [1, 2, 4, 4, 8, 8, 8, 8, 10, 10] {
+            pending.extend(b"x", 10).unwrap();
+            assert_eq!(pending.capacity(), wanted);
+        }
+        assert_eq!(pending.extend(b"x", 10), Err(TOO_LARGE));
+        assert!(matches!(pending.complete(b"", 10), Ok(Piece::Collected(bytes)) if bytes == b"xxxxxxxxxx"));
+    }
+
+    #[test]
+    fn a_piece_that_comes_as_a_whole_is_not_copied() {
+        let mut pending = Pending::default();
+        assert!(matches!(pending.complete(b"abc", 3), Ok(Piece::Pushed(b"abc"))));
+        assert_eq!(pending.capacity(), 0);
+        assert_eq!(pending.complete(b"abcd", 3).map(|piece| piece.len()), Err(TOO_LARGE));
+    }
+
+    #[test]
+    fn the_memory_of_a_piece_is_kept_for_the_next_up_to_a_limit() {
+        for (length, kept) in [(100, 100), (KEPT_BYTES, KEPT_BYTES), (KEPT_BYTES + 1, KEPT_BYTES)] {
+            let mut pending = Pending::default();
+            pending.extend(&vec![1; length], MAX_OBJECT_BYTES).unwrap();
+            let piece = pending.complete(b"", MAX_OBJECT_BYTES).unwrap();
+            assert_eq!((piece.len(), pending.capacity()), (length, 0));
+            pending.recycle(piece);
+            assert_eq!((pending.is_empty(), pending.capacity()), (true, kept));
+        }
+    }
+}

@@ -4,6 +4,7 @@
 
 use proptest::prelude::*;
 
+use super::object::{MAX_PARTS, TEXT_BYTES};
 use super::*;
 use crate::object::{
     AddressKind, AddressType, Conditions, EndpointSlice, Family, Hints, Node, OddField, Protocol, Service, ServiceType,
@@ -316,6 +317,95 @@ fn the_end_of_a_list() {
 }
 
 #[test]
+fn resource_versions_are_compared_as_numbers_of_any_length() {
+    use Ordering::{Equal, Greater, Less};
+    for (one, other, wanted) in [
+        ("9", "10", Some(Less)),
+        ("10", "9", Some(Greater)),
+        ("10", "10", Some(Equal)),
+        ("010", "10", Some(Equal)),
+        ("000", "0", Some(Equal)),
+        ("0099", "100", Some(Less)),
+        ("18446744073709551617", "18446744073709551616", Some(Greater)),
+        ("", "1", None),
+        ("1", "", None),
+        ("x", "1", None),
+        ("1", "1x", None),
+        ("-1", "1", None),
+        ("", "", None),
+    ] {
+        assert_eq!(compare_versions(one, other), wanted, "{one:?} {other:?}");
+    }
+}
+
+/// A list of Services with these names and resource versions, in both encodings.
+fn versioned(versions: &[(&str, &str)]) -> [(Encoding, Vec<u8>); 2] {
+    let json = versions.iter().map(|(name, version)| {
+        format!(r#"{{"metadata":{{"name":"{name}","namespace":"shop","resourceVersion":"{version}"}}}}"#)
+    });
+    let json = format!(
+        r#"{{"kind":"ServiceList","apiVersion":"v1","metadata":{{"resourceVersion":"7"}},"items":[{}]}}"#,
+        json.collect::<Vec<_>>().join(",")
+    );
+    let protobuf: Vec<_> = versions
+        .iter()
+        .map(|(name, version)| field(1, [field(1, name), field(3, "shop"), field(6, version)].concat()))
+        .collect();
+    [(Encoding::Json, json.into_bytes()), (Encoding::Protobuf, service_list(&protobuf))]
+}
+
+#[test]
+fn the_newest_object_of_a_list_has_its_greatest_version() {
+    let (longest, overlong) = ("9".repeat(TEXT_BYTES), "9".repeat(TEXT_BYTES + 1));
+    for (versions, wanted) in [
+        (&[("a", "9"), ("b", "10"), ("c", "x"), ("d", ""), ("e", "010"), ("f", "8")][..], Some(("b", "10"))),
+        (&[("a", "8"), ("b", &overlong)], Some(("a", "8"))),
+        (&[("a", "8"), ("b", &longest)], Some(("b", &*longest))),
+        (&[("a", "0"), ("b", "x"), ("c", "")], None),
+    ] {
+        for (encoding, body) in versioned(versions) {
+            let newest = list(Kind::Service, encoding, [&*body]).1.unwrap().newest;
+            assert_eq!(newest, wanted.map(|(name, version)| (ObjectName::new("shop", name), version.into())));
+        }
+    }
+}
+
+#[test]
+fn an_event_has_no_empty_or_overlong_version() {
+    let (longest, overlong) = ("9".repeat(TEXT_BYTES), "9".repeat(TEXT_BYTES + 1));
+    for event in ["ADDED", "DELETED", "BOOKMARK"] {
+        for (version, wanted) in [("70", Some("70")), ("", None), (&longest, Some(&*longest)), (&overlong, None)] {
+            let json = format!(
+                r#"{{"type":"{event}","object":{{"metadata":{{"name":"a","namespace":"shop","resourceVersion":"{version}"}}}}}}"#
+            );
+            let object = field(1, [field(1, "a"), field(3, "shop"), field(6, version)].concat());
+            let protobuf = frame(event, &wrapped("v1", "Service", &object));
+            for (encoding, body) in [(Encoding::Json, json.into_bytes()), (Encoding::Protobuf, protobuf)] {
+                let (events, end) = watch(Kind::Service, encoding, [&*body]);
+                let versions: Vec<_> = events.iter().map(|event| event.resource_version.as_deref()).collect();
+                assert_eq!((versions, end), (vec![wanted], Ok(())), "{event}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_continue_token_has_a_greatest_length() {
+    for (length, is_kept) in [(TEXT_BYTES, true), (TEXT_BYTES + 1, false)] {
+        let token = "x".repeat(length);
+        let json = format!(
+            r#"{{"kind":"ServiceList","apiVersion":"v1","metadata":{{"resourceVersion":"7","continue":"{token}"}}}}"#
+        );
+        let protobuf = wrapped("v1", "ServiceList", &field(1, [field(2, "7"), field(3, &token)].concat()));
+        for (encoding, body) in [(Encoding::Json, json.into_bytes()), (Encoding::Protobuf, protobuf)] {
+            let found = list(Kind::Service, encoding, [&*body]).1.map(|end| end.continue_token);
+            let refused = malformed(&format!("a text of {length} bytes in the list's metadata"));
+            assert_eq!(found, if is_kept { Ok(Some(token.as_str().into())) } else { Err(refused) });
+        }
+    }
+}
+
+#[test]
 fn every_event_of_a_watch() {
     for (encoding, body) in both!("watch") {
         let (events, end) = watch(Kind::Service, encoding, [body]);
@@ -410,6 +500,18 @@ fn bodies_that_end_early() {
 }
 
 #[test]
+fn a_watch_in_protobuf_ends_between_two_frames() {
+    let frames = ["a", "b"].map(|name| frame("ADDED", &wrapped("v1", "Service", &meta("shop", name))));
+    let ends = [0, frames[0].len(), frames[0].len() + frames[1].len()];
+    let body = frames.concat();
+    for length in 0..=body.len() {
+        let (events, end) = watch(Kind::Service, Encoding::Protobuf, [&body[..length]]);
+        let wanted = if ends.contains(&length) { Ok(()) } else { Err(StreamError::Truncated) };
+        assert_eq!((events.len(), end), (ends[1..].iter().filter(|end| **end <= length).count(), wanted), "{length}");
+    }
+}
+
+#[test]
 fn lists_of_something_else() {
     for (encoding, body) in LISTS[2].1 {
         assert_eq!(
@@ -464,6 +566,12 @@ fn lists_of_something_else() {
     assert_eq!(behind, Err(malformed("something behind the list")));
     let within = wrapped("v1", "ServiceList", &[field(1, field(2, "7")), varint(2 << 3 | 2), varint(9)].concat());
     assert_eq!(refused(&within), malformed("a field goes beyond the end of the list"));
+    // The first byte of a tag is the list's last, the next one belongs to what the list is wrapped in.
+    let cut = wrapped("v1", "ServiceList", &[field(1, field(2, "7")), vec![0x92]].concat());
+    for size in [1, cut.len()] {
+        let end = list(Kind::Service, Encoding::Protobuf, cut.chunks(size)).1;
+        assert_eq!(end, Err(malformed("a field goes beyond the end of the list")), "{size}");
+    }
 }
 
 #[test]
@@ -508,6 +616,27 @@ fn damage_in_an_object_costs_that_object() {
             Ok("shop/c".to_owned()),
         ]
     );
+}
+
+#[test]
+fn a_damaged_object_has_the_name_whose_namespace_is_clear() {
+    let nameless = |kind| unreadable(kind, None, "a deleted object without a name that can be read");
+    let named = |namespace: &str| field(1, [field(1, "a"), field(3, namespace)].concat());
+    let bare = || field(1, field(1, "a"));
+    let damaged = |meta: Vec<u8>| [meta, vec![0xff]].concat();
+    for (kind, object, wanted) in [
+        (Kind::Service, named("shop"), Ok(ObjectName::new("shop", "a"))),
+        (Kind::Service, damaged(named("shop")), Ok(ObjectName::new("shop", "a"))),
+        (Kind::Service, bare(), Ok(ObjectName::new("default", "a"))),
+        (Kind::Service, damaged(bare()), Err(nameless(Kind::Service))),
+        (Kind::Node, bare(), Ok(ObjectName::cluster_wide("a"))),
+        (Kind::Node, damaged(bare()), Ok(ObjectName::cluster_wide("a"))),
+    ] {
+        let body = frame("DELETED", &wrapped("v1", &kind.to_string(), &object));
+        let changes: Vec<_> =
+            watch(kind, Encoding::Protobuf, [&*body]).0.into_iter().map(|event| event.change).collect();
+        assert_eq!(changes, [wanted.map_or_else(WatchChange::Unreadable, WatchChange::Delete)], "{kind} {object:?}");
+    }
 }
 
 #[test]
@@ -762,6 +891,12 @@ fn objects_of_very_many_parts() {
         vec!["{}"; 300_000].join(",")
     );
     assert_eq!(list(Kind::EndpointSlice, Encoding::Json, [body.as_bytes()]).0, [Err(wanted)]);
+    // Beside its list, this object has seven parts.
+    for (more, is_read) in [(MAX_PARTS as usize - 7, true), (MAX_PARTS as usize - 6, false)] {
+        let body = format!(r#"{{"items":[{{"metadata":{{"name":"a"}},"x":[{}]}}]"#, vec!["{}"; more].join(","));
+        let items = list(Kind::Node, Encoding::Json, [body.as_bytes()]).0;
+        assert_eq!(items.iter().map(Result::is_ok).collect::<Vec<_>>(), [is_read]);
+    }
 }
 
 #[test]

@@ -262,3 +262,17 @@ impl ValueScan {
 fn ends_scalar(byte: u8) -> bool {
     byte.is_ascii_whitespace() || matches!(byte, b',' | b':' | b'"' | b'{' | b'}' | b'[' | b']')
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_is_longer_than_any_of_ours_is_not_kept() {
+        let quoted = |letters: usize| format!("\"{}\"", "a".repeat(letters));
+        assert_eq!(key(br#""meta\u0064ata""#).as_deref(), Some("metadata"));
+        assert_eq!(key(quoted(KEY_BYTES - 2).as_bytes()), Some("a".repeat(KEY_BYTES - 2)));
+        assert_eq!(key(quoted(KEY_BYTES - 1).as_bytes()), None);
+        assert_eq!(key(quoted(KEY_BYTES).as_bytes()), None);
+    }
+}
