@@ -2,6 +2,8 @@
 //! reports foreign changes.
 
 mod commit;
+mod ipsets;
+mod retirement;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,6 +28,11 @@ use crate::variant::{self, Variant};
 use crate::verdict::{of_failure, of_io};
 use crate::watch::{IptablesCommitLock, Writers};
 
+use ipsets::NamespaceIpsets;
+
+pub use ipsets::retire_sets;
+pub use retirement::{retire_of_ipvs, retire_of_userspace};
+
 /// One family's tables in the kernel.
 #[derive(Debug)]
 pub struct IptablesKernel {
@@ -33,7 +40,7 @@ pub struct IptablesKernel {
     variant: Box<dyn Variant>,
     counters: Arc<Counters>,
     /// `None` if only the rules of this variant are to be removed: those of the other one may name the sets
-    sets: Option<SourceSets>,
+    sets: Option<SourceSets<NamespaceIpsets>>,
     knowledge: Knowledge,
     /// something was written at least once
     wrote: bool,
@@ -49,7 +56,7 @@ impl IptablesKernel {
     /// Of the tool's family, in the network namespace of the thread that uses it. Engines of one process share the `commit_lock`.
     pub fn new(tool: Tool, commit_lock: IptablesCommitLock, counters: Arc<Counters>) -> Self {
         let variant = variant::of(&tool, commit_lock);
-        let sets = Some(SourceSets::new(tool.family()));
+        let sets = Some(SourceSets::new(NamespaceIpsets, tool.family()));
         Self {
             restorer: Restorer::new(tool),
             variant,

@@ -82,11 +82,9 @@ pub use compile::Iptables;
 pub use counters::Counters;
 pub use features::{Features, why_no_sets};
 pub use in_use::in_use;
-pub use kernel::IptablesKernel;
+pub use kernel::{IptablesKernel, retire_of_ipvs, retire_of_userspace, retire_sets};
 pub use loopback::open_loopback;
 pub use object::{IptKey, IptObject};
-pub use of_others::{retire_of_ipvs, retire_of_userspace};
-pub use sets::retire_sets;
 pub use watch::{IptablesCommitLock, listener};
 pub use without_tool::retire_without_tool;
 

@@ -2,6 +2,7 @@
 //! kernel sends no notifications.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::time::{Duration, Instant};
@@ -23,9 +24,26 @@ const LATER: Duration = Duration::from_millis(100);
 /// Attempts to delete such sets at this distance; then one at each look.
 const SOON: u32 = 5;
 
-/// The sets of source ranges in the network namespace of the thread that uses them.
+/// The ipsets of one network namespace, with the errors of [`ipset`].
+pub(crate) trait Ipsets: fmt::Debug + Send {
+    /// All sets of both families; none if the kernel lacks ipset.
+    fn list(&self) -> io::Result<Vec<ipset::Set>>;
+    /// The members of a set.
+    fn members(&self, name: &str) -> io::Result<Vec<Member>>;
+    /// Creates a set of these networks.
+    fn create(&self, name: &str, family: Family, nets: &[IpNet]) -> io::Result<()>;
+    /// Exchanges the names of two sets.
+    fn swap(&self, one: &str, other: &str) -> io::Result<()>;
+    /// Destroys a set.
+    fn destroy(&self, name: &str) -> io::Result<()>;
+    /// Destroys those of these sets that are there, and that nothing refers to.
+    fn destroy_all(&self, names: &[IptablesChainName]) -> io::Result<Destroyed>;
+}
+
+/// The sets of source ranges of one family.
 #[derive(Debug)]
-pub(crate) struct SourceSets {
+pub(crate) struct SourceSets<I> {
+    ipsets: I,
     family: Family,
     /// random: what this process fills has names of its own
     process: u64,
@@ -44,10 +62,11 @@ pub(crate) struct SourceSets {
 
 // === impl SourceSets ===
 
-impl SourceSets {
+impl<I: Ipsets> SourceSets<I> {
     /// Those of a family, not read yet.
-    pub(crate) fn new(family: Family) -> Self {
+    pub(crate) fn new(ipsets: I, family: Family) -> Self {
         Self {
+            ipsets,
             family,
             process: RandomState::new().build_hasher().finish(),
             known: BTreeMap::new(),
@@ -75,9 +94,9 @@ impl SourceSets {
 
     fn put(&mut self, name: IptablesChainName, nets: &[IpNet], op: Op) -> io::Result<()> {
         if op == Op::Create && !self.leaving.remove(&name) {
-            let created = ipset::create_nets(name.as_str(), self.family, nets);
+            let created = self.ipsets.create(name.as_str(), self.family, nets);
             if created.as_ref().is_err_and(|error| ErrorClass::of(error) == ErrorClass::Exists)
-                && !named(self.family)?.contains_key(&name)
+                && !named(&self.ipsets, self.family)?.contains_key(&name)
             {
                 let text = "another program's set, of the other family, has this name";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -86,10 +105,10 @@ impl SourceSets {
         } else {
             let next = names::next_sources(name, self.process);
             // The one before may have stayed for a moment.
-            ignore_missing(ipset::destroy(next.as_str()))?;
-            ipset::create_nets(next.as_str(), self.family, nets)?;
-            let swapped = ipset::swap(next.as_str(), name.as_str());
-            if ignore_missing(ipset::destroy(next.as_str())).is_err() {
+            ignore_missing(self.ipsets.destroy(next.as_str()))?;
+            self.ipsets.create(next.as_str(), self.family, nets)?;
+            let swapped = self.ipsets.swap(next.as_str(), name.as_str());
+            if ignore_missing(self.ipsets.destroy(next.as_str())).is_err() {
                 self.leave([next], Instant::now());
             }
             swapped?;
@@ -129,7 +148,7 @@ impl SourceSets {
         {
             return Ok(Vec::new());
         }
-        let all = named(self.family)?;
+        let all = named(&self.ipsets, self.family)?;
         if *extent == Extent::All {
             self.unfinished = all.keys().copied().filter(|name| names::is_next_sources(*name)).collect();
         }
@@ -137,7 +156,7 @@ impl SourceSets {
         let mut objects = Vec::new();
         let wanted: Vec<_> = all.into_keys().filter(|name| self.is_there(*name) && is_wanted(name)).collect();
         for name in wanted {
-            let mut nets: Vec<IpNet> = match ipset::members(name.as_str()) {
+            let mut nets: Vec<IpNet> = match self.ipsets.members(name.as_str()) {
                 Ok(members) => members.into_iter().filter_map(net).collect(),
                 Err(error) if ErrorClass::of(&error) == ErrorClass::Missing => continue,
                 // Of another type: it can't be replaced, and the error of that names it.
@@ -172,7 +191,7 @@ impl SourceSets {
             return Ok(Drift::default());
         }
         self.look = Some(now + LOOK);
-        let there = named(self.family)?;
+        let there = named(&self.ipsets, self.family)?;
         let differs = |(name, members): &(&IptablesChainName, &u32)| match there.get(name) {
             Some(found) => found.is_some_and(|found| found != **members),
             None => true,
@@ -192,7 +211,7 @@ impl SourceSets {
 
     /// One that a foreign rule names stays until that rule has gone.
     fn delete_leaving(&mut self) {
-        self.leaving.retain(|name| match ignore_missing(ipset::destroy(name.as_str())) {
+        self.leaving.retain(|name| match ignore_missing(self.ipsets.destroy(name.as_str())) {
             Ok(()) => false,
             Err(error) => {
                 tracing::debug!(ipset = %name, err = %error, "Deleting ipset failed, trying again later");
@@ -202,28 +221,28 @@ impl SourceSets {
     }
 }
 
-/// Deletes the sets of source ranges of a family, once their rules have gone.
-///
-/// # Errors
-/// The system's error.
-pub fn retire_sets(family: Family) -> io::Result<Destroyed> {
+/// Deletes the sets of source ranges of a family, once their rules have gone: tries again after pauses while rules name some.
+pub(crate) fn retire(ipsets: &impl Ipsets, family: Family, pause: &mut dyn FnMut(Duration)) -> io::Result<Destroyed> {
     let ours = |name: &IptablesChainName| names::is_sources(*name) || names::is_next_sources(*name);
-    let attempt = || ipset::destroy_all(named(family)?.into_keys().filter(ours).map(|name| name.to_string()));
+    let attempt = || {
+        let names: Vec<_> = named(ipsets, family)?.into_keys().filter(ours).collect();
+        ipsets.destroy_all(&names)
+    };
     let mut destroyed = attempt()?;
     for _ in 0..SOON {
         if destroyed.referred.is_none() {
             break;
         }
-        std::thread::sleep(LATER);
+        pause(LATER);
         let more = attempt()?;
         destroyed = Destroyed { count: destroyed.count + more.count, ..more };
     }
     Ok(destroyed)
 }
 
-/// The sets of a family whose names a chain could have, too, with the number of their members; none if the kernel lacks ipset.
-fn named(family: Family) -> io::Result<BTreeMap<IptablesChainName, Option<u32>>> {
-    let of_family = ipset::sets_if_any()?.into_iter().filter(|set| set.family == Some(family));
+/// The sets of a family whose names a chain could have, too, with the number of their members.
+fn named(ipsets: &impl Ipsets, family: Family) -> io::Result<BTreeMap<IptablesChainName, Option<u32>>> {
+    let of_family = ipsets.list()?.into_iter().filter(|set| set.family == Some(family));
     Ok(of_family.filter_map(|set| Some((IptablesChainName::new(&set.name)?, set.elements))).collect())
 }
 
@@ -252,3 +271,6 @@ fn verdict(error: io::Error, (op, index): (Op, usize), name: IptablesChainName) 
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
