@@ -78,7 +78,7 @@ fn gap(old: std::ops::Range<usize>, next: std::ops::Range<usize>, length: usize,
 
 #[cfg(test)]
 mod tests {
-    use ferry_kernel::iptables::{Match, Rule};
+    use ferry_kernel::iptables::{IptablesChainName, Match, Rule};
 
     use super::*;
 
@@ -148,5 +148,21 @@ mod tests {
         swapped.swap(2, 3);
         assert!(sequence(&old).edits(&rules(&swapped)).is_none());
         assert!(sequence(&[1; 20]).edits(&rules(&[1; 19])).is_none(), "the same rule twice");
+    }
+
+    #[test]
+    fn only_long_balancing_chains_of_nat_have_a_sequence() {
+        let long: Vec<u32> = (0..16).collect();
+        for (table, name, length, has_one) in [
+            (Table::Nat, "KUBE-SVC-XPGD46QRK7WJZT7O", 16, true),
+            (Table::Nat, "KUBE-SVL-XPGD46QRK7WJZT7O", 16, true),
+            (Table::Nat, "KUBE-SVC-XPGD46QRK7WJZT7O", 15, false),
+            (Table::Nat, "KUBE-SEP-XPGD46QRK7WJZT7O", 16, false),
+            (Table::Filter, "KUBE-SVC-XPGD46QRK7WJZT7O", 16, false),
+        ] {
+            let id = ChainId { table, name: IptablesChainName::new(name).unwrap() };
+            let kept = Sequence::of(id, &rules(&long[..length]));
+            assert_eq!(kept, has_one.then(|| sequence(&long)), "{id}, {length} rules");
+        }
     }
 }

@@ -304,7 +304,8 @@ impl<'a> Script<'a> {
     }
 
     fn take(&mut self, plan: &RunPlan<'_>, id: ChainId, task: &Task, steps: Steps) {
-        if task.fresh || task.gone.is_some() || task.rewrites(steps) {
+        // A chain that is empty, or gets deleted, has no rules that go one by one.
+        if task.rewrites(steps) {
             return;
         }
         let replaced = task.put.iter().filter(|_| steps.add());

@@ -174,8 +174,11 @@ impl KnownTables {
 
 #[cfg(test)]
 mod tests {
+    use ferry_kernel::iptables::{IptablesChainName, Rule};
+
     use super::*;
     use crate::names;
+    use crate::object::{ChainRules, LONG};
 
     fn shared() -> ChainId {
         ChainId { table: Table::Nat, name: names::SERVICES }
@@ -266,6 +269,53 @@ mod tests {
         known.touch(ChainChanges { unobserved: true, ..ChainChanges::default() });
         let all: BTreeSet<ChainId> = base::shared_chains().collect();
         assert_eq!(known.possible_drift.stale_chains, all);
+    }
+
+    #[test]
+    fn a_chain_that_others_may_have_changed_is_edited_by_position_no_more() {
+        let long = ChainId { table: Table::Nat, name: IptablesChainName::new("KUBE-SVC-XPGD46QRK7WJZT7O").unwrap() };
+        let other = ChainId { name: IptablesChainName::new("KUBE-SVL-XPGD46QRK7WJZT7O").unwrap(), ..long };
+        for (changes, kept) in [
+            (ChainChanges::default(), (true, true)),
+            (touched(&[long]), (false, true)),
+            (ChainChanges { unobserved: true, ..ChainChanges::default() }, (false, false)),
+            (ChainChanges { everything: true, ..ChainChanges::default() }, (false, false)),
+        ] {
+            let mut mirror = Mirror::default();
+            for id in [long, other] {
+                mirror.put_chain(id, &ChainRules(vec![Rule::default(); LONG].into()));
+            }
+            let mut knowledge = Knowledge::of_all(mirror, false);
+            let known = known(&mut knowledge);
+            known.touch(changes);
+            let is_kept = |id| known.mirror.sequence(id).is_some();
+            assert_eq!((is_kept(long), is_kept(other)), kept);
+        }
+    }
+
+    #[test]
+    fn the_engine_is_woken_for_what_it_does_not_know_yet() {
+        assert!(!Knowledge::START.is_unreported() && Knowledge::UNCERTAIN.is_unreported());
+        let after = |change: &dyn Fn(&mut KnownTables)| {
+            let mut knowledge = Knowledge::of_all(Mirror::default(), false);
+            change(known(&mut knowledge));
+            knowledge.is_unreported()
+        };
+        assert!(!after(&|_| {}));
+        assert!(after(&|known| known.touch(touched(&[shared()]))));
+        assert!(after(&|known| known.differ(vec![IptKey::RouteLocalnet])));
+        assert!(!after(&|known| known.differ(Vec::new())));
+    }
+
+    #[test]
+    fn what_differs_is_reported_and_its_shared_chain_is_stale() {
+        let mut knowledge = Knowledge::of_all(Mirror::default(), false);
+        let known = known(&mut knowledge);
+        let own = ChainId { table: Table::Nat, name: names::MARK_MASQ };
+        let keys = [IptKey::Chain(own), IptKey::SharedChain(shared())];
+        known.differ(keys.to_vec());
+        assert_eq!(known.possible_drift.unreported, keys.into());
+        assert_eq!(known.possible_drift.stale_chains, [shared()].into());
     }
 
     #[test]

@@ -424,4 +424,36 @@ mod tests {
         let Size { chains, rules } = mirror.size(Table::Filter);
         assert_eq!((chains, rules), (1, 2));
     }
+
+    #[test]
+    fn rules_are_the_same_whether_they_were_written_or_read() {
+        let rule = |target| Rule { target, ..Rule::default() };
+        let rules = [rule(Target::Return), rule(Target::Drop), rule(Target::Accept)];
+        for (count, read) in [(0, ""), (1, "-j RETURN"), (3, "-j RETURN\n-j DROP\n-j ACCEPT")] {
+            let written = PrintedRules::of(Family::V4, &rules[..count]);
+            assert_eq!(written, PrintedRules::new(read.to_owned()));
+            assert_eq!(written.count(), count);
+        }
+    }
+
+    #[test]
+    fn a_shared_chain_takes_its_rules_along() {
+        let chain = ChainId { table: Table::Filter, name: names::SERVICES };
+        let there = || {
+            let mut mirror = Mirror::default();
+            mirror.put_shared_chain(chain);
+            let owner = RuleOwner::Vip(IpAddr::from([10, 96, 0, 1]), 80, Protocol::Tcp);
+            mirror.put_owned(OwnedRulesKey { chain, owner }, PrintedRules::new("-j RETURN\n-j DROP".to_owned()));
+            mirror
+        };
+        assert_eq!(there().size(Table::Filter), Size { chains: 1, rules: 2 });
+        let (mut deleted, mut lost) = (there(), there());
+        let batch = Batch { delete: vec![IptObject::SharedChain(chain)], ..Batch::default() };
+        deleted.apply(Family::V4, &batch, &BTreeSet::new());
+        lost.renew(&[chain].into(), Mirror::default());
+        for mirror in [deleted, lost] {
+            assert!(mirror.shared_chain(chain).is_none());
+            assert_eq!(mirror.size(Table::Filter), Size::default());
+        }
+    }
 }

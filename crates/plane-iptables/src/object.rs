@@ -301,4 +301,57 @@ mod tests {
         };
         assert_ne!(entry("a"), entry("b"), "in shared chains rules are deleted by their text");
     }
+
+    #[test]
+    fn comments_decide_nothing_about_the_order_of_rules() {
+        let rule = |matches: &[Match]| Rule { matches: matches.into(), ..Rule::default() };
+        let (said, local) = (Match::comment("a"), Match::SourceLocal);
+        for (one, other, wanted) in [
+            (rule(&[said.clone(), local.clone()]), rule(&[local.clone(), Match::comment("b")]), Ordering::Equal),
+            (rule(&[Match::comment("b")]), rule(&[Match::SourceLocal]), Ordering::Less),
+            (rule(&[local.clone(), local.clone()]), rule(&[local.clone(), said]), Ordering::Greater),
+        ] {
+            let bare = [&one, &other].map(|rule| Uncommented(&rule.matches));
+            assert_eq!((bare[0].partial_cmp(&bare[1]), bare[0] == bare[1]), (Some(wanted), wanted == Ordering::Equal));
+            let chains = [one, other].map(|rule| ChainRules([rule].into()));
+            assert_eq!((chains[0].partial_cmp(&chains[1]), chains[0] == chains[1]), (Some(wanted), wanted.is_eq()));
+        }
+    }
+
+    #[test]
+    fn what_an_object_serves_and_when_it_goes() {
+        let vip = IpAddr::from([10, 96, 0, 1]);
+        let nat = |name| ChainId { table: Table::Nat, name };
+        let filter = |name| ChainId { table: Table::Filter, name };
+        let owned = |chain, owner| IptObject::OwnedRules(OwnedRulesKey { chain, owner }, [Rule::default()].into());
+        let frontend = |at| Some(Served::Frontend(Protocol::Tcp, at));
+        let of_vip = RuleOwner::Vip(vip, 80, Protocol::Tcp);
+        let check = RuleOwner::HealthCheck(80, names::CANARY);
+        let all = [
+            (owned(nat(names::SERVICES), of_vip), frontend(FrontendAddr::Vip(vip, 80)), true, false),
+            (owned(filter(names::SERVICES), of_vip), None, false, false),
+            (
+                owned(nat(names::NODE_PORTS), RuleOwner::NodePort(30_080, Protocol::Tcp)),
+                frontend(FrontendAddr::NodePort(30_080)),
+                true,
+                false,
+            ),
+            (owned(nat(names::SERVICES), RuleOwner::NodePorts(None)), Some(Served::NodePortsEverywhere), true, false),
+            (owned(nat(names::SERVICES), RuleOwner::NodePorts(Some(vip))), Some(Served::NodePorts(vip)), true, false),
+            (owned(filter(names::NODE_PORTS), check), None, false, false),
+            (owned(nat(names::SERVICES), RuleOwner::Jump(names::POSTROUTING)), None, false, false),
+            (owned(filter(names::FIREWALL), RuleOwner::Jump(names::FIREWALL)), None, false, true),
+            (owned(filter(names::FIREWALL), RuleOwner::Guard), None, false, true),
+            (IptObject::SharedChain(filter(names::FIREWALL)), None, false, true),
+            (IptObject::SharedChain(filter(names::SERVICES)), None, false, false),
+            (IptObject::RouteLocalnet, None, false, true),
+            (IptObject::ForeignRule(nat(names::SERVICES), "-j RETURN".into()), None, true, false),
+            (IptObject::SourceSet(names::CANARY, [].into()), None, false, false),
+            (IptObject::Chain(nat(names::MARK_MASQ), ChainRules::default()), None, false, false),
+        ];
+        for (object, served, is_leaf, stays) in all {
+            assert_eq!((object.serves(), object.is_leaf()), (served, is_leaf), "{object:?}");
+            assert_eq!((object.spare(), object.stays()), (stays, stays), "{object:?}");
+        }
+    }
 }

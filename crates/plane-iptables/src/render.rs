@@ -142,3 +142,97 @@ impl fmt::Display for IptKey {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use ferry_api::object::{IpNet, Protocol};
+    use ferry_kernel::iptables::{AddressMatch, IptablesChainName};
+
+    use super::*;
+    use crate::names;
+    use crate::object::{ChainRules, OwnedRulesKey};
+
+    fn rule(target: Target) -> Rule {
+        Rule { target, ..Rule::default() }
+    }
+
+    #[test]
+    fn objects_and_keys_as_people_read_them() {
+        let chain = ChainId { table: Table::Nat, name: names::MARK_MASQ };
+        let shared = ChainId { table: Table::Filter, name: names::SERVICES };
+        let rules = [rule(Target::Return), rule(Target::Drop)];
+        let vip =
+            OwnedRulesKey { chain: shared, owner: RuleOwner::Vip(IpAddr::from([10, 96, 0, 1]), 80, Protocol::Tcp) };
+        let nets: [IpNet; 2] = ["10.0.0.0/8".parse().unwrap(), "192.0.2.0/24".parse().unwrap()];
+        let name = IptablesChainName::new("FERRY-SRC-XPGD46QRK7WJZT7O").unwrap();
+        for (object, text, key) in [
+            (
+                IptObject::Chain(chain, ChainRules(rules.to_vec().into())),
+                "chain nat KUBE-MARK-MASQ { -j RETURN; -j DROP; }",
+                "chain nat KUBE-MARK-MASQ",
+            ),
+            (
+                IptObject::Chain(chain, ChainRules::default()),
+                "chain nat KUBE-MARK-MASQ { }",
+                "chain nat KUBE-MARK-MASQ",
+            ),
+            (IptObject::SharedChain(shared), "chain filter KUBE-SERVICES", "chain filter KUBE-SERVICES"),
+            (
+                IptObject::OwnedRules(vip, rules.into()),
+                "rules in filter KUBE-SERVICES for 10.96.0.1:80 TCP { -j RETURN; -j DROP; }",
+                "rules in filter KUBE-SERVICES for 10.96.0.1:80 TCP",
+            ),
+            (
+                IptObject::SourceSet(name, nets.into()),
+                "ipset FERRY-SRC-XPGD46QRK7WJZT7O { 2 source ranges }",
+                "ipset FERRY-SRC-XPGD46QRK7WJZT7O",
+            ),
+            (IptObject::RouteLocalnet, "net.ipv4.conf.all.route_localnet = 1", "net.ipv4.conf.all.route_localnet"),
+            (
+                IptObject::ForeignRule(shared, "-j RETURN".into()),
+                "foreign rule in filter KUBE-SERVICES { -j RETURN }",
+                "foreign rule in filter KUBE-SERVICES: -j RETURN",
+            ),
+        ] {
+            assert_eq!((object.to_string().as_str(), object.key().to_string().as_str()), (text, key));
+        }
+    }
+
+    #[test]
+    fn owners_as_people_read_them() {
+        let v6: IpAddr = "fd00::1".parse().unwrap();
+        for (owner, text) in [
+            (RuleOwner::Vip(v6, 53, Protocol::Udp), "[fd00::1]:53 UDP"),
+            (RuleOwner::NodePort(30_080, Protocol::Sctp), "node port 30080 SCTP"),
+            (RuleOwner::HealthCheck(32_000, names::CANARY), "health check port 32000 of KUBE-PROXY-CANARY"),
+            (RuleOwner::NodePorts(None), "all node ports"),
+            (RuleOwner::NodePorts(Some(v6)), "all node ports of fd00::1"),
+            (RuleOwner::Jump(names::SERVICES), "KUBE-SERVICES"),
+            (RuleOwner::Guard, "the loopback guard"),
+        ] {
+            assert_eq!(owner.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_rule_tells_its_family_by_its_addresses() {
+        let net = |text: &str| AddressMatch::only(text.parse().unwrap());
+        let to = |text: &str| Target::Dnat(text.parse().unwrap());
+        for (rule, family) in [
+            (rule(Target::Reject), Family::V4),
+            (Rule { source: net("10.0.0.0/8"), ..rule(Target::Reject) }, Family::V4),
+            (Rule { source: net("fd00::/8"), ..rule(Target::Reject) }, Family::V6),
+            (Rule { destination: net("fd00::/8"), ..rule(Target::Reject) }, Family::V6),
+            (rule(to("10.244.1.1:80")), Family::V4),
+            (rule(to("[fd00::1]:80")), Family::V6),
+        ] {
+            let mut text = String::new();
+            rule.print(family, &mut text);
+            assert_eq!((family_of(&rule), RuleText(&rule).to_string()), (family, text));
+        }
+        let refused = Rule { destination: net("fd00::1/128"), ..rule(Target::Reject) };
+        assert_eq!(RuleText(&refused).to_string(), "-d fd00::1/128 -j REJECT --reject-with icmp6-port-unreachable");
+    }
+}

@@ -116,3 +116,75 @@ impl Shape {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_model::{FrontendAddr, SourceRanges};
+
+    use super::*;
+
+    const fn forward(to: Scope, snat: Snat) -> Action {
+        Action::Forward { to, snat }
+    }
+
+    const KEPT: Action = forward(Scope::Cluster, Snat::Keep);
+    const MASQUERADED: Action = forward(Scope::Cluster, Snat::Masquerade);
+    const LOCAL: Action = forward(Scope::Local, Snat::Keep);
+
+    fn treatment([pod, host, other]: [Action; 3]) -> Treatment {
+        Treatment { pod, host, other }
+    }
+
+    #[test]
+    fn a_frontend_that_is_refused_or_left_alone_has_the_same_shape_whatever_its_kind() {
+        use FrontendKind::{ClusterIp, ExternalIp, LoadBalancer, NodePort};
+        let (dropped, rejected) = (Shape::Refuse(RefusalAction::Drop), Shape::Refuse(RefusalAction::Reject));
+        for kind in [ClusterIp, ExternalIp, LoadBalancer, NodePort] {
+            for (actions, wanted) in [
+                ([Action::Drop; 3], dropped),
+                ([Action::Reject; 3], rejected),
+                ([Action::Reject, Action::Pass, Action::Reject], rejected),
+                ([Action::Pass; 3], Shape::Pass),
+            ] {
+                let at = FrontendAddr::NodePort(30_080);
+                let frontend = Frontend { kind, at, sources: SourceRanges::Any, treatment: treatment(actions) };
+                assert_eq!(Shape::of(&frontend), wanted, "{kind:?}, {actions:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn clients_of_a_cluster_ip_use_one_pool() {
+        for (actions, wanted) in [
+            ([KEPT; 3], Some(Shape::Internal(Scope::Cluster, Masquerade::Nobody))),
+            ([LOCAL; 3], Some(Shape::Internal(Scope::Local, Masquerade::Nobody))),
+            ([KEPT, MASQUERADED, MASQUERADED], Some(Shape::Internal(Scope::Cluster, Masquerade::Others))),
+            ([MASQUERADED; 3], Some(Shape::Internal(Scope::Cluster, Masquerade::Everybody))),
+            ([MASQUERADED, KEPT, KEPT], None),
+            ([KEPT, KEPT, MASQUERADED], None),
+            ([KEPT, KEPT, Action::Drop], None),
+            ([LOCAL, KEPT, KEPT], None),
+            ([Action::Drop, KEPT, KEPT], None),
+            ([KEPT, Action::Drop, Action::Drop], None),
+        ] {
+            assert_eq!(Shape::internal(&treatment(actions)), wanted, "{actions:?}");
+        }
+    }
+
+    #[test]
+    fn with_policy_local_only_the_node_and_its_pods_leave_it() {
+        let local = |pods, served| Some(Shape::External(External::Local { pods, served }));
+        for (actions, wanted) in [
+            ([MASQUERADED; 3], Some(Shape::External(External::Cluster))),
+            ([KEPT, MASQUERADED, LOCAL], local(true, true)),
+            ([KEPT, MASQUERADED, Action::Drop], local(true, false)),
+            ([LOCAL, MASQUERADED, LOCAL], local(false, true)),
+            ([Action::Drop, MASQUERADED, Action::Drop], local(false, false)),
+            ([KEPT, KEPT, LOCAL], None),
+            ([KEPT, MASQUERADED, KEPT], None),
+            ([Action::Drop, MASQUERADED, LOCAL], None),
+        ] {
+            assert_eq!(Shape::external(&treatment(actions)), wanted, "{actions:?}");
+        }
+    }
+}

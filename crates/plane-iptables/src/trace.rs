@@ -284,3 +284,77 @@ fn of(protocol: object::Protocol) -> PortProtocol {
         object::Protocol::Sctp => PortProtocol::Sctp,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferry_api::object::Protocol;
+    use ferry_plane::Tracer as _;
+
+    use super::*;
+    use crate::object::{ChainRules, OwnedRulesKey, RuleOwner};
+
+    fn packet() -> Packet {
+        Packet {
+            source: [198, 51, 100, 1].into(),
+            source_local: false,
+            interface: Some("eth0".to_owned()),
+            destination: [203, 0, 113, 9].into(),
+            destination_local: false,
+            protocol: Protocol::Tcp,
+            port: 80,
+        }
+    }
+
+    /// Chains of table filter, each with these rules; the first one is what FORWARD jumps to.
+    fn verdict(chains: &[Vec<Rule>]) -> Verdict {
+        let chain = |(number, rules): (usize, &Vec<Rule>)| {
+            let id = ChainId { table: Table::Filter, name: name(number) };
+            IptObject::Chain(id, ChainRules(rules.clone().into()))
+        };
+        let mut objects: Vec<IptObject> = chains.iter().enumerate().map(chain).collect();
+        let chain = ChainId { table: Table::Filter, name: FORWARD };
+        let owner = RuleOwner::Jump(name(0));
+        objects.push(IptObject::OwnedRules(OwnedRulesKey { chain, owner }, [rule(Target::Jump(name(0)))].into()));
+        Tracer::new(&objects).verdict(&packet())
+    }
+
+    fn name(number: usize) -> IptablesChainName {
+        IptablesChainName::new(&format!("CHAIN-{number}")).unwrap()
+    }
+
+    fn rule(target: Target) -> Rule {
+        Rule { target, ..Rule::default() }
+    }
+
+    #[test]
+    fn jumps_lead_sixteen_chains_deep_at_most() {
+        let nested = |depth: usize| -> Vec<Vec<Rule>> {
+            let jumps = (1..depth).map(|number| vec![rule(Target::Jump(name(number)))]);
+            jumps.chain([vec![rule(Target::Reject)]]).collect()
+        };
+        // The hook's own chain is the first.
+        assert_eq!(verdict(&nested(DEPTH - 1)), Verdict::Reject);
+        assert_eq!(verdict(&nested(DEPTH)), Verdict::Drop);
+        assert_eq!(verdict(&[vec![rule(Target::Jump(name(0)))]]), Verdict::Drop, "a circle");
+    }
+
+    #[test]
+    fn setting_a_mark_clears_the_masked_bits_and_toggles_those_of_the_value() {
+        let (value, mask) = (0x4000, 0x4000);
+        let set = |value, mask| rule(Target::SetXmark { value, mask });
+        let marked = Match::Mark { inverted: false, value, mask };
+        let drop = Rule { matches: [marked].into(), ..rule(Target::Drop) };
+        for (set, wanted) in [
+            (vec![], Verdict::Pass),
+            (vec![set(value, mask)], Verdict::Drop),
+            (vec![set(value, mask), set(value, mask)], Verdict::Drop),
+            (vec![set(value, 0)], Verdict::Drop),
+            (vec![set(value, mask), set(value, 0)], Verdict::Pass),
+            (vec![set(value, mask), set(0, mask)], Verdict::Pass),
+            (vec![set(value, mask), set(0, 0)], Verdict::Drop),
+        ] {
+            let rules = set.into_iter().chain([drop.clone()]).collect();
+            assert_eq!(verdict(&[rules]), wanted);
+        }
+    }
+}

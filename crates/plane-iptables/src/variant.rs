@@ -92,3 +92,25 @@ pub(crate) fn line_of(failure: &ToolFailure) -> Option<usize> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_failure_at_a_line_tells_one() {
+        let (tool, text) = (|| "iptables-restore".to_owned(), || "line 7 failed".to_owned());
+        let refused =
+            |line| ToolFailure::Refused { tool: tool(), line, lines: vec![7, 9], text: text(), missing: false };
+        for (failure, wanted) in [
+            (refused(Some(7)), Some(7)),
+            (refused(None), None),
+            (ToolFailure::Exhausted { tool: tool(), line: Some(12), text: text() }, Some(12)),
+            // Of the output, not of the input.
+            (ToolFailure::UnexpectedOutput { tool: tool(), line: 7, text: text() }, None),
+            (ToolFailure::Killed { tool: tool(), signal: 9 }, None),
+        ] {
+            assert_eq!(line_of(&failure), wanted, "{failure:?}");
+        }
+    }
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 
 use ferry_kernel::errno::ErrorClass;
-use ferry_kernel::iptables::{IptablesChainName, Rule, Target, Tool, ToolFailure};
+use ferry_kernel::iptables::{IptablesChainName, Rule, Target, ToolFailure};
 use ferry_plane::{CommitError, Object as _, Op};
 
 use crate::encode::Whole;
@@ -15,6 +15,7 @@ use crate::plan::{Item, RunPlan};
 struct RefusedLine<'a> {
     plan: &'a RunPlan<'a>,
     script: &'a Whole,
+    is_missing: &'a dyn Fn(ChainId) -> bool,
     /// true if everything has just been read: a reference to a missing chain is an error in the batch
     fresh: bool,
     line: usize,
@@ -50,17 +51,17 @@ pub(crate) fn of_io(error: io::Error) -> CommitError {
     if ErrorClass::of(&error).is_unusable() { CommitError::Unusable(error) } else { CommitError::Busy(error) }
 }
 
-/// Maps a failure of a run with this script.
+/// Maps a failure of a run with this script. `is_missing` asks the tool whether a chain is missing.
 pub(crate) fn of_script(
     failure: ToolFailure,
-    tool: &Tool,
+    is_missing: &dyn Fn(ChainId) -> bool,
     plan: &RunPlan<'_>,
     script: &Whole,
     fresh: bool,
 ) -> CommitError {
     match failure {
         ToolFailure::Refused { line: Some(line), lines, text, missing, .. } => {
-            RefusedLine { plan, script, fresh, line, lines: &lines, text: &text, missing }.verdict(tool)
+            RefusedLine { plan, script, is_missing, fresh, line, lines: &lines, text: &text, missing }.verdict()
         }
         // A set that a rule names is missing, or the tool can't ask for it; which rule isn't said.
         ToolFailure::Refused { line: None, text, .. } if text.contains("ipset") => CommitError::Refused(Vec::new()),
@@ -75,7 +76,7 @@ pub(crate) fn of_script(
 // === impl RefusedLine ===
 
 impl RefusedLine<'_> {
-    fn verdict(&self, tool: &Tool) -> CommitError {
+    fn verdict(&self) -> CommitError {
         let line = self.script.line(self.line).unwrap_or_default();
         let item = self.script.operation(self.line);
         let mut words = line.split(' ');
@@ -83,7 +84,7 @@ impl RefusedLine<'_> {
         // An edit of a position that is missing. If the rule itself is invalid, the next attempt shows it: it makes no edits.
         let is_edit = words.nth(1).is_some_and(|word| word.parse::<usize>().is_ok());
         match (command, item) {
-            ("-A" | "-I", Some(item)) if !is_edit && !self.lacks(tool, line) => self.refused(item),
+            ("-A" | "-I", Some(item)) if !is_edit && !self.lacks(line) => self.refused(item),
             ("COMMIT", _) => self.of_section(),
             _ => self.drifted(item),
         }
@@ -136,14 +137,17 @@ impl RefusedLine<'_> {
     }
 
     /// True if the chain of a rule, or the one that it jumps to, existed and is missing now.
-    fn lacks(&self, tool: &Tool, line: &str) -> bool {
+    fn lacks(&self, line: &str) -> bool {
         let Some(table) = self.script.table(self.line) else { return false };
         let mut words = line.split(' ').skip(1);
         let chain = words.next().and_then(IptablesChainName::new);
         let target = line.rsplit_once(" -j ").and_then(|(_, target)| IptablesChainName::new(target));
         [chain, target].into_iter().flatten().any(|name| {
             let id = ChainId { table, name };
-            self.remembers(id) && matches!(tool.list(table, name, &mut |_| {}), Ok(false))
+            self.remembers(id) && (self.is_missing)(id)
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

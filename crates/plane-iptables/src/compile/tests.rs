@@ -238,6 +238,53 @@ fn the_longest_names_that_a_server_lets_through_are_not_cut() {
     }
 }
 
+#[test]
+fn a_refused_load_balancer_has_no_chain_for_its_source_ranges() {
+    let mut service = web();
+    service.ports[0].frontends[2].treatment = Treatment::all(Action::Reject);
+    let objects = compiled(&context(pods()), Features::default(), service);
+    assert_eq!(rules_of(&objects, "KUBE-FW-"), Vec::<String>::new());
+    let refused = rules_of(&objects, "KUBE-EXTERNAL-SERVICES");
+    assert!(refused.len() == 1 && refused[0].starts_with("-d 203.0.113.9/32 "), "{refused:?}");
+}
+
+#[test]
+fn a_long_pool_keeps_the_order_that_is_in_force() {
+    let texts: Vec<String> = (0..LONG).map(|last| format!("10.244.1.{last}:80")).collect();
+    let [old, mut next] = [texts.iter().rev().collect(), texts.iter().collect()].map(|texts: Vec<&String>| {
+        let mut service = web();
+        service.ports[0].cluster = pool(&texts.into_iter().map(String::as_str).collect::<Vec<_>>());
+        Unit::Service(service)
+    });
+    assert_ne!(next, old);
+    let compiler = Iptables::new(Family::V4, Features::default());
+    compiler.place(&mut next, Before::Unit(&old));
+    assert_eq!(next, old);
+}
+
+#[test]
+fn a_chain_or_set_is_looked_for_only_in_the_service_that_may_want_it() {
+    let features = Features { has_sets: true, ..Features::default() };
+    let compiler = Iptables::new(Family::V4, features);
+    let may_want = |service: &ServiceState, key: &IptKey| {
+        let mut hints = Vec::new();
+        compiler.hints(key, &mut hints);
+        compiler.may_want(&Unit::Service(service.clone()), &|hint| hints.contains(hint))
+    };
+    let (own, other) = (with_ranges(65), ServiceState { name: ObjectName::new("demo", "other"), ..with_ranges(65) });
+    let objects = compiled(&context(pods()), features, own.clone());
+    let keys: Vec<IptKey> = objects.iter().map(IptObject::key).collect();
+    let of_service = |key: &&IptKey| matches!(key, IptKey::Chain(_) | IptKey::SourceSet(_));
+    assert_eq!(keys.iter().filter(of_service).count(), 4 + 4 + 1, "chains of the port and of its endpoints, and a set");
+    for key in keys.iter().filter(of_service) {
+        assert!(may_want(&own, key) && !may_want(&other, key), "{key}");
+    }
+    let rest: Vec<&IptKey> = keys.iter().filter(|key| !of_service(key)).collect();
+    assert!(!rest.is_empty() && rest.into_iter().all(|key| may_want(&own, key)));
+    let of_base = IptKey::Chain(ChainId { table: Table::Nat, name: names::MARK_MASQ });
+    assert!(!may_want(&own, &of_base));
+}
+
 fn comments(objects: &[IptObject]) -> Vec<String> {
     let rules = objects.iter().flat_map(|object| match object {
         IptObject::Chain(_, rules) => rules.0.iter(),

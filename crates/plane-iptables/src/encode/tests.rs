@@ -13,7 +13,7 @@ use crate::object::OwnedRulesKey;
 
 pub(crate) const V4: Family = Family::V4;
 
-fn name(text: &str) -> IptablesChainName {
+pub(crate) fn name(text: &str) -> IptablesChainName {
     IptablesChainName::new(text).unwrap()
 }
 
@@ -226,6 +226,57 @@ fn jumps_come_in_their_order_and_the_kubelets_chain_is_never_emptied() {
     let script = text(Backend::Nft, &delete(objects.clone()), &after(objects));
     assert!(!script.contains("KUBE-FIREWALL"), "{script}");
     assert_eq!(script.matches("-D INPUT").count(), 3);
+}
+
+#[test]
+fn a_new_jump_stands_below_those_that_belong_above_it() {
+    let input = ChainId { table: Table::Filter, name: base::INPUT };
+    let jumps = |to: &[IptablesChainName]| to.iter().map(|to| jump(input, *to)).collect::<Vec<_>>();
+    let (external, ports) = (names::EXTERNAL_SERVICES, names::NODE_PORTS);
+    let (balancers, kubelets) = (names::PROXY_FIREWALL, names::FIREWALL);
+    let cases: [(&[_], &[_], &[_], &[&str]); 4] = [
+        (&[ports, balancers, kubelets], &[external], &[], &["-I e", "-D p", "-I p", "-D b", "-I b"]),
+        (&[external, ports, kubelets], &[balancers], &[], &["-I b"]),
+        (&[ports], &[external, balancers], &[], &["-I e", "-D p", "-I p", "-I b"]),
+        (&[ports, balancers], &[external], &[balancers], &["-I e", "-D p", "-I p", "COMMIT", "*filter", "-D b"]),
+    ];
+    for (there, new, gone, wanted) in cases {
+        let batch = Batch { create: jumps(new), replace: Vec::new(), delete: jumps(gone) };
+        let script = text(Backend::Nft, &batch, &after(jumps(there)));
+        let mut short = script.replace(" INPUT -j", "");
+        for (chain, letter) in [(external, "e"), (ports, "p"), (balancers, "b"), (kubelets, "k")] {
+            short = short.replace(chain.as_str(), letter);
+        }
+        assert_eq!(short, format!("*filter\n{}\nCOMMIT\n", wanted.join("\n")), "{there:?}, {new:?}, {gone:?}");
+    }
+}
+
+#[test]
+fn a_chain_that_foreign_rules_jump_to_is_emptied_and_stays() {
+    let kubelets = IptObject::SharedChain(ChainId { table: Table::Filter, name: names::FIREWALL });
+    let chains = [1, 2].map(endpoint_chain);
+    let [one, two] = chains.map(|chain| chain.name);
+    let all =
+        vec![own(chains[0], &[Target::Return]), own(chains[1], &[]), IptObject::SharedChain(services()), kubelets];
+    let (mirror, batch) = (after(all.clone()), delete(all));
+    let plan = RunPlan::new(V4, Backend::Legacy, &batch, &mirror, true);
+    let emptied = format!(":{one} - [0:0]\n:{two} - [0:0]\n:KUBE-SERVICES - [0:0]\n");
+    let progress = |stuck: &[ChainId], all_stuck| CommitProgress {
+        stuck: stuck.iter().copied().collect(),
+        all_stuck,
+        ..CommitProgress::default()
+    };
+    let every: BTreeSet<ChainId> = [chains[0], chains[1], services()].into();
+    for (progress, removed, stuck) in [
+        (progress(&[], false), format!("-X {one}\n-X {two}\n-X KUBE-SERVICES\n"), BTreeSet::new()),
+        (progress(&[chains[0]], false), format!("-X {two}\n-X KUBE-SERVICES\n"), [chains[0]].into()),
+        (progress(&[services()], false), format!("-X {one}\n-X {two}\n"), [services()].into()),
+        (progress(&[chains[0]], true), String::new(), every),
+    ] {
+        let script = Script::new(&plan, &progress);
+        assert_eq!(script.text(), format!("*nat\n{emptied}{removed}COMMIT\n"));
+        assert_eq!(progress.stuck_in(&batch), stuck, "the kubelet's chain is none of ours to delete");
+    }
 }
 
 #[test]
@@ -467,12 +518,15 @@ fn pieces_together_are_the_whole() {
         })
         .unwrap();
         assert!(pieces.len() > 1 && pieces.iter().all(|piece| piece.len() < 2 * FLUSH_BYTES));
+        let (_, full) = pieces.split_last().unwrap();
+        assert!(full.iter().all(|piece| piece.len() >= FLUSH_BYTES), "only the last one is short");
         assert_eq!(pieces.concat(), whole.text());
         assert_eq!(outline.commits, whole.outline().commits);
         assert_eq!((outline.bytes, outline.written), (whole.text().len(), whole.outline().written));
         let lines = (1..).zip(whole.text().lines());
         let commits: Vec<usize> = lines.filter(|(_, line)| *line == "COMMIT").map(|(number, _)| number).collect();
         assert_eq!(commits, outline.commits);
+        assert_eq!(outline.sections(), commits.len());
         let stopped = Script::stream(&plan, &CommitProgress::default(), &mut |_| Err(io::ErrorKind::TimedOut.into()));
         assert_eq!(stopped.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }

@@ -144,7 +144,8 @@ impl IptablesKernel {
                 continue;
             }
             let written = in_force(plan, &progress, &script, &failure, committed);
-            return (Err(of_script(failure, self.tool(), plan, &script, fresh)), written);
+            let is_missing = |id: ChainId| matches!(self.tool().list(id.table, id.name, &mut |_| {}), Ok(false));
+            return (Err(of_script(failure, &is_missing, plan, &script, fresh)), written);
         }
         for (count, table) in written.iter().zip(Table::ALL) {
             self.counters.set_written(table, *count);

@@ -107,3 +107,29 @@ fn chains_of_others() {
         assert!(Table::ALL.into_iter().all(|table| !is_ours(table, name(other))), "{other}");
     }
 }
+
+#[test]
+fn sets_of_source_ranges_are_known_by_their_names() {
+    let service = ObjectName::new("demo", "web");
+    for family in Family::ALL {
+        let set = sources(&service, family);
+        let [next, of_another] = [1, 2].map(|process| next_sources(set, process));
+        assert!(is_sources(set) && !is_next_sources(set), "{set}");
+        assert!(is_next_sources(next) && !is_sources(next), "{next}");
+        assert_ne!(next, of_another, "each process fills a set of its own");
+    }
+    let hash = "XPGD46QRK7WJZT7O";
+    for other in ["FERRY-SRC-", "FERRY-SRC-web", "FERRY-NXT-", "FERRY-NXT-web", hash, &format!("KUBE-SRC-{hash}")] {
+        assert!(!is_sources(name(other)) && !is_next_sources(name(other)), "{other}");
+    }
+}
+
+#[test]
+fn a_name_that_is_too_long_keeps_its_beginning_and_gets_a_hash() {
+    let long = "abcdefghij".repeat(10);
+    let printed = of(&long, "svc1", "", Protocol::Tcp).printed;
+    let (kept, rest) = printed.split_once('~').unwrap();
+    assert_eq!(kept, &long[..46]);
+    let (hash, service) = rest.split_once('/').unwrap();
+    assert!(is_hash(hash) && service == "svc1", "{printed}");
+}
