@@ -52,7 +52,7 @@ fn retry(remove: &mut dyn FnMut() -> io::Result<usize>) -> io::Result<usize> {
             removed => return removed.map(|removed| removed.max(least)),
         }
     }
-    remove()
+    remove().map(|removed| removed.max(least))
 }
 
 #[cfg(test)]
@@ -118,6 +118,7 @@ mod tests {
             (vec![Err(PermissionDenied), Ok(3)], Err(PermissionDenied), 1),
             (vec![Err(Interrupted), Err(PermissionDenied), Ok(3)], Err(PermissionDenied), 2),
             ([vec![Err(Interrupted); 4], vec![Ok(3)]].concat(), Ok(3), 5),
+            ([vec![Err(Interrupted); 4], vec![Ok(0)]].concat(), Ok(1), 5),
             (vec![Err(Interrupted); 9], Err(Interrupted), 5),
         ] {
             let mut made = 0;
