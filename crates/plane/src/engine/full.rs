@@ -240,8 +240,8 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
 
     /// Keys of pending units without acknowledged state that are not part of this attempt; without objects that a failed commit
     /// may have created for a Service that had none before, without those that an acknowledged unit has or had until now (such
-    /// an object refers to others of that unit), and without shared ones if the Service has no others. The keys of a base are
-    /// always included: it serves nothing by itself, and idle objects refer to it.
+    /// an object refers to others of that unit), and without shared ones unless a failed commit was to change one of the others. The
+    /// keys of a base are always included: it serves nothing by itself, and idle objects refer to it.
     fn wanted_by_waiting(
         &self,
         context: &Context,
@@ -258,10 +258,9 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
             objects.retain(|object| !held.contains(&object.key()));
             let found = |object: &C::Object| object.shared().is_none() && self.unverified.was_there(&object.key());
             let mixed = *id == UnitId::Base || objects.iter().any(found);
-            // Without objects of its own in the kernel, nothing of the unit refers to shared ones.
-            let refers = mixed || self.unverified.is_found(id);
+            // Shared ones stay anyway while the unit counts as found.
             let kept = |object: &C::Object| {
-                mixed || (refers || object.shared().is_none()) && !self.unverified.may_have_created(&object.key())
+                mixed || object.shared().is_none() && !self.unverified.may_have_created(&object.key())
             };
             protected.extend(objects.drain(..).filter(kept).map(|object| object.key()));
         }

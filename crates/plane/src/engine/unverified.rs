@@ -116,11 +116,6 @@ impl<K: Eq + Hash + Clone> Unverified<K> {
         self.found.insert(id.clone());
     }
 
-    /// True if the unit waits, and objects of it were found.
-    pub(super) fn is_found(&self, id: &UnitId) -> bool {
-        self.found.contains(id)
-    }
-
     /// True if adopted objects of waiting units may refer to objects that no unit wants.
     pub(super) fn keeps_referred(&self) -> bool {
         !self.found.is_empty()
