@@ -220,14 +220,14 @@ impl<O: Object> References<O> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fmt;
 
     use super::*;
 
     /// An object of a mode that says nothing of sharing, spare parts or clean-up.
     #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-    struct Plain(u8);
+    pub(crate) struct Plain(pub(crate) u32);
 
     impl fmt::Display for Plain {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -236,10 +236,10 @@ mod tests {
     }
 
     impl Object for Plain {
-        type Key = u8;
+        type Key = u32;
         type Shared = ();
 
-        fn key(&self) -> u8 {
+        fn key(&self) -> u32 {
             self.0
         }
 
@@ -256,5 +256,7 @@ mod tests {
         let batch = difference_to_kernel(vec![Plain(1)], std::iter::empty());
         assert_eq!(batch.delete, [Plain(1)]);
         assert!(!Plain(1).stays() && Plain(1).serves().is_none());
+        assert!(!Plain(1).is_leaf() && !Plain(1).is_container(), "others may refer to it, none is inside it");
+        assert!(Plain(1).is_placed(), "it may depend on the order of endpoints");
     }
 }

@@ -29,3 +29,19 @@ impl Plan {
         self.len() == 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_counts_the_operations_of_units_and_what_nobody_wants() {
+        let texts = |count: usize| vec![String::new(); count];
+        let batch = Batch { create: texts(1), replace: texts(2), delete: texts(3) };
+        for (units, unwanted, len) in [(None, 0, 0), (None, 4, 4), (Some(batch.clone()), 0, 6), (Some(batch), 4, 10)] {
+            let units = units.map(|batch| (UnitId::Base, batch)).into_iter().collect();
+            let plan = Plan { units, unwanted: texts(unwanted), missing_container: None };
+            assert_eq!((plan.len(), plan.is_empty()), (len, len == 0));
+        }
+    }
+}

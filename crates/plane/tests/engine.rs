@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::toy::world::{Change, World, changes};
-use crate::toy::{Toy, ToyCompile, ToyKey, base, context, served, service};
+use crate::toy::{OTHER_VIP, Toy, ToyCompile, ToyKey, base, context, served, service};
 use ferry_conformance::memory::{half_way, settle};
 use ferry_conformance::property::inputs;
 use ferry_plane::engine::Engine;
@@ -203,9 +203,10 @@ fn what_nobody_serves_any_more_is_known_after_a_restart() {
     assert!(engine.sync(now).unserved.is_empty());
     let kernel = MemoryKernel { objects: std::mem::take(&mut engine.kernel_mut().objects), ..MemoryKernel::default() };
     let mut next = Engine::new(ToyCompile, kernel);
-    // the second service is gone, the first has lost an address, the third got one; and the kernel doesn't take it at once
+    // the second service is gone, the first has lost an address, the third got one and another endpoint; and the kernel doesn't
+    // take it at once
     next.kernel_mut().faults.push_back(Fault::Busy);
-    offer(&mut next, &[(1, &[2], &[7]), (3, &[4, 5], &[8])]);
+    offer(&mut next, &[(1, &[2], &[7]), (3, &[4, 5], &[9])]);
     let failed = next.sync(now);
     assert!(failed.error.is_some() && failed.acked.is_empty());
     let mut outcome = next.sync(now);
@@ -340,10 +341,12 @@ fn who_wants_what_a_refused_unit_holds_waits_with_it() {
     engine.kernel_mut().refused = vec![ToyKey::Frontend(3)];
     world.endpoints[1] = vec![7]; // refused because of VIP 3 ...
     world.owners[2] = 0; // ... so it can't give VIP 2 to service 0
+    world.endpoints[2] = vec![9]; // no other service's business
     engine.offer(world.delta());
     let outcome = engine.sync(now);
     assert_eq!(outcome.quarantined.len(), 2, "{outcome:?}");
     assert_eq!(engine.kernel().objects[&ToyKey::Frontend(2)].slots(), [2, 3]);
+    assert_eq!(engine.kernel().objects[&ToyKey::Frontend(4)].slots(), [9], "the others go on");
     engine.kernel_mut().refused.clear();
     assert!(engine.sync(now + Duration::from_secs(5)).quarantined.is_empty());
     assert_eq!(engine.kernel().objects[&ToyKey::Frontend(2)].slots(), [1, 2]);
@@ -448,17 +451,19 @@ fn a_deleted_foreign_object_or_a_full_repair_concerns_all_units() {
 
 #[test]
 fn after_a_flush_a_vip_passes_from_the_last_service_to_the_first() {
-    let mut world = World::new();
-    let now = Instant::now();
-    let mut engine = built_by_portions(3, &world, now);
-    engine.kernel_mut().flush();
-    world.owners[6] = 0; // it was service 3's
-    world.mark = 2; // every unit is pending
-    engine.offer(world.delta());
-    let outcome = engine.sync(now);
-    assert!(outcome.error.is_none(), "{outcome:?}");
-    settle(&mut engine, now);
-    assert_eq!(settled(&engine), settled(&built_from_nothing(&world, now)));
+    for by_repair in [false, true] {
+        let mut world = World::new();
+        let now = Instant::now();
+        let mut engine = built_by_portions(3, &world, now);
+        engine.kernel_mut().flush();
+        world.owners[6] = 0; // it was service 3's
+        world.mark = 2; // every unit is pending
+        engine.offer(world.delta());
+        let outcome = if by_repair { engine.repair(now) } else { engine.sync(now) };
+        assert!(outcome.error.is_none(), "{outcome:?}");
+        settle(&mut engine, now);
+        assert_eq!(settled(&engine), settled(&built_from_nothing(&world, now)));
+    }
 }
 
 #[test]
@@ -818,4 +823,187 @@ fn retiring_from_an_empty_kernel_commits_nothing() {
     let engine = Box::new(Engine::new(ToyCompile, side)) as Box<dyn SyncEngine>;
     assert_eq!(engine.retire(&mut Vec::new()).unwrap(), 0);
     assert_eq!(other.with(|memory| memory.attempts), 0);
+}
+
+#[test]
+fn a_service_that_goes_is_taken_down_from_the_top() {
+    let now = Instant::now();
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+    offer(&mut engine, &[(1, &[1, 2], &[7, 8]), (2, &[3], &[9])]);
+    assert!(engine.sync(now).error.is_none());
+    offer(&mut engine, &[(1, &[], &[])]);
+    let outcome = engine.sync(now);
+    assert_eq!((outcome.ops, outcome.error.is_none()), (4, true), "two hosts and two frontends: {outcome:?}");
+    assert!([1, 2].iter().all(|vip| !engine.kernel().objects.contains_key(&ToyKey::Frontend(*vip))));
+    assert_eq!(engine.kernel().violations, Vec::<String>::new());
+}
+
+#[test]
+fn what_another_proxy_has_made_is_not_made_again() {
+    let (mut world, now) = (World::new(), Instant::now());
+    let mut engines = Side::pair().map(|side| Engine::new(ToyCompile, side.with_news()));
+    for engine in &mut engines {
+        engine.offer(world.delta());
+        assert!(engine.sync(now).error.is_none());
+    }
+    world.endpoints[0] = vec![1];
+    let operations = engines.each_mut().map(|engine| {
+        engine.offer(world.delta());
+        let outcome = engine.sync(now);
+        assert!(outcome.error.is_none() && !outcome.acked.is_empty(), "{outcome:?}");
+        outcome.ops
+    });
+    assert_eq!(operations, [2, 0], "two frontends");
+}
+
+#[test]
+fn a_context_that_changes_no_object_costs_no_operation() {
+    let (world, now) = (World::new(), Instant::now());
+    let mut engine = built_from_nothing(&world, now);
+    let node_name = "another".into();
+    let renamed = Arc::new(ferry_model::Context { node_name, ..context(world.mark) });
+    engine.offer(Delta { context: Some(renamed), units: [].into() });
+    let outcome = engine.sync(now);
+    assert_eq!((outcome.ops, outcome.acked.len()), (0, 5), "{outcome:?}");
+}
+
+#[test]
+fn a_kernel_short_of_resources_is_asked_for_nine_groups_at_most() {
+    let now = Instant::now();
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default()).with_portion(1);
+    engine.offer(World::new().delta());
+    settle(&mut engine, now);
+    engine.kernel_mut().starved = (20..40).map(ToyKey::Frontend).collect();
+    let services = (20..40).map(|index| service(index, &[index], &[1]));
+    let units = services.map(|(name, unit)| (UnitId::Service(name), unit.map(Arc::new))).collect();
+    engine.offer(Delta { context: None, units });
+    let before = engine.kernel().attempts;
+    let outcome = engine.sync(now);
+    assert!(matches!(outcome.error.as_deref(), Some(CommitError::Resources(_))), "{outcome:?}");
+    assert_eq!(engine.kernel().attempts - before, 9);
+}
+
+#[test]
+fn a_unit_too_large_for_the_first_commit_waits_alone() {
+    let (world, now) = (World::new(), Instant::now());
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+    engine.kernel_mut().starved = vec![ToyKey::Frontend(4)];
+    engine.offer(world.delta());
+    let outcome = engine.sync(now);
+    assert!(outcome.error.is_some() && outcome.quarantined.is_empty(), "it may fit in a moment: {outcome:?}");
+    let outcome = engine.sync(now + Duration::from_millis(50));
+    let waiting: Vec<&UnitId> = outcome.quarantined.iter().map(|(id, _)| id).collect();
+    assert_eq!(waiting, [&UnitId::Service(service(2, &[], &[]).0)], "{outcome:?}");
+    assert_eq!(outcome.acked.len(), 4, "{outcome:?}");
+}
+
+#[test]
+fn a_full_repair_counts_what_it_mends_and_not_what_it_has_to_leave() {
+    let (world, now) = (World::new(), Instant::now());
+    let mut engine = built_from_nothing(&world, now);
+    engine.kernel_mut().objects.insert(ToyKey::Host(77), Toy::Host(77));
+    engine.kernel_mut().in_use = vec![ToyKey::Host(77)];
+    engine.kernel_mut().objects.remove(&ToyKey::Frontend(0));
+    assert!(engine.repair(now).error.is_some());
+    let outcome = engine.repair(now + Duration::from_millis(50));
+    assert_eq!((outcome.error.is_none(), outcome.repaired), (true, vec!["Frontend(0)".to_owned()]));
+    assert!(engine.kernel().objects.contains_key(&ToyKey::Host(77)));
+}
+
+#[test]
+fn what_a_replaced_foreign_object_served_is_unserved() {
+    let (world, now) = (World::new(), Instant::now());
+    let mut engine = built_from_nothing(&world, now);
+    engine.kernel_mut().objects.insert(ToyKey::Base, Toy::OtherBase);
+    engine.kernel_mut().objects.insert(ToyKey::Frontend(0), Toy::foreign(0));
+    let outcome = engine.repair(now);
+    assert_eq!(
+        (outcome.repairs, outcome.unserved),
+        (2, vec![served(OTHER_VIP)]),
+        "the frontend's successor serves the same"
+    );
+}
+
+/// A unit waits that was accepted under another context, so that a conflict leads to a comparison of everything. Another one
+/// changes whose object was lost unnoticed. `beside`: lost unnoticed, too.
+fn conflict_with_everything(beside: Option<u8>) -> (ToyEngine, Instant) {
+    let (mut world, now) = (World::new(), Instant::now());
+    let mut engine = built_from_nothing(&world, now);
+    engine.kernel_mut().refused = vec![ToyKey::Frontend(6)];
+    world.mark = 2;
+    world.endpoints[3] = vec![1];
+    engine.offer(world.delta());
+    assert_eq!(engine.sync(now).quarantined.len(), 1);
+    for vip in beside.into_iter().chain([0]) {
+        engine.kernel_mut().objects.remove(&ToyKey::Frontend(vip));
+    }
+    world.endpoints[0] = vec![5];
+    let mut delta = world.delta();
+    delta.units.retain(|id, _| id.to_string().ends_with("service-0"));
+    engine.offer(delta);
+    (engine, now)
+}
+
+#[test]
+fn in_a_conflict_other_differences_are_confirmed_before_they_are_repaired() {
+    let (mut engine, now) = conflict_with_everything(Some(4));
+    let there = |engine: &ToyEngine, vip| engine.kernel().objects.contains_key(&ToyKey::Frontend(vip));
+    let outcome = engine.sync(now);
+    assert!(outcome.error.is_none() && outcome.full && outcome.repairs == 0, "{outcome:?}");
+    assert!(there(&engine, 0) && !there(&engine, 4));
+    let outcome = engine.tend(now + Duration::from_millis(200));
+    assert_eq!(outcome.repaired, ["Frontend(4)"]);
+}
+
+#[test]
+fn a_change_refused_in_a_conflict_is_tried_with_the_other_differences_if_there_are_some() {
+    for (beside, waiting) in [(Some(4), 1), (None, 2)] {
+        let (mut engine, now) = conflict_with_everything(beside);
+        let no_fault = Fault::Refuse(Vec::new());
+        engine.kernel_mut().faults.extend([no_fault, Fault::Refuse(vec![ToyKey::Frontend(0)])]);
+        let outcome = engine.sync(now);
+        assert!(outcome.error.is_none() && engine.kernel().faults.is_empty(), "{outcome:?}");
+        assert_eq!((outcome.quarantined.len(), outcome.repairs), (waiting, usize::from(beside.is_some())));
+    }
+}
+
+#[test]
+fn a_change_refused_when_a_conflict_is_settled_waits_alone() {
+    let (mut world, now) = (World::new(), Instant::now());
+    let mut engine = built_from_nothing(&world, now);
+    engine.kernel_mut().objects.remove(&ToyKey::Frontend(0));
+    let no_fault = Fault::Refuse(Vec::new());
+    engine.kernel_mut().faults.extend([no_fault, Fault::Refuse(vec![ToyKey::Frontend(0)])]);
+    world.endpoints[0] = vec![8];
+    world.endpoints[2] = vec![9];
+    engine.offer(world.delta());
+    let outcome = engine.sync(now);
+    assert!(outcome.error.is_none() && !outcome.full && engine.kernel().faults.is_empty(), "{outcome:?}");
+    let waiting: Vec<&UnitId> = outcome.quarantined.iter().map(|(id, _)| id).collect();
+    assert_eq!(waiting, [&UnitId::Service(service(0, &[], &[]).0)]);
+    assert_eq!(engine.kernel().objects[&ToyKey::Frontend(4)].slots(), [9]);
+}
+
+#[test]
+fn a_repair_leaves_objects_of_the_same_unit_whose_time_has_not_come() {
+    let (world, start) = (World::new(), Instant::now());
+    let at = |milliseconds| start + Duration::from_millis(milliseconds);
+    // The second object is reported as the first one's comparison is due.
+    let mut engine = built_from_nothing(&world, start);
+    engine.kernel_mut().lose(&ToyKey::Frontend(0));
+    engine.tend(at(0));
+    engine.kernel_mut().lose(&ToyKey::Frontend(1));
+    assert_eq!(engine.tend(at(200)).repaired, ["Frontend(0)"]);
+    assert_eq!(engine.tend(at(400)).repaired, ["Frontend(1)"]);
+    // It is contested.
+    let mut engine = built_from_nothing(&world, start);
+    for second in 0..3 {
+        engine.kernel_mut().lose(&ToyKey::Frontend(1));
+        engine.tend(at(1000 * second));
+        assert_eq!(engine.tend(at(1000 * second + 200)).repairs, 1);
+    }
+    [0, 1].iter().for_each(|vip| engine.kernel_mut().lose(&ToyKey::Frontend(*vip)));
+    engine.tend(at(3000));
+    assert_eq!(engine.tend(at(3200)).repaired, ["Frontend(0)"]);
+    assert_eq!(engine.tend(at(13_000)).repaired, ["Frontend(1)"], "after its pause");
 }

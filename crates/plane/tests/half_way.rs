@@ -254,3 +254,159 @@ fn a_foreign_change_of_what_a_refused_unit_still_has_deletes_nothing() {
     }
     assert_in_order(&engine);
 }
+
+#[test]
+fn another_units_change_takes_a_refused_unit_back_to_its_last_good_state() {
+    let now = Instant::now();
+    let mut engine = started(&[(1, &[1], &[1]), (2, &[2], &[1])], now);
+    offer(&mut engine, &[(1, &[1], &[2]), (2, &[2], &[3])]);
+    // Both hosts are made, the first frontend is refused.
+    fails(&mut engine, 2, Failing::Refused);
+    let outcome = engine.sync(now);
+    assert_eq!((outcome.error.is_none(), outcome.quarantined.len()), (true, 1), "{outcome:?}");
+    let objects = &engine.kernel().objects;
+    let slots = [1, 2].map(|vip| objects.get(&ToyKey::Frontend(vip)).map(|frontend| frontend.slots().to_vec()));
+    assert_eq!(slots, [Some(vec![1]), Some(vec![3])]);
+    assert!(!objects.contains_key(&ToyKey::Host(2)));
+    assert_in_order(&engine);
+}
+
+#[test]
+fn damage_beside_objects_of_unknown_state_is_repaired_after_them() {
+    let start = Instant::now();
+    let at = |millis| start + millis * MS;
+    let mut engine = started(&[(1, &[1, 2, 3, 4], &[1]), (2, &[5], &[1])], start);
+    // One of two frontends is deleted, and the way back fails for a while.
+    offer(&mut engine, &[(1, &[1, 2], &[1])]);
+    fails(&mut engine, 1, Failing::Refused);
+    engine.kernel_mut().faults.extend((0..3).map(|_| Fault::Busy));
+    assert!(engine.sync(at(0)).error.is_some());
+    [1, 5].iter().for_each(|vip| engine.kernel_mut().lose(&ToyKey::Frontend(*vip)));
+    assert!(engine.tend(at(10)).error.is_some());
+    let outcome = engine.tend(at(250));
+    assert!(outcome.error.is_some());
+    assert_eq!(outcome.repaired, ["Frontend(5)"], "of another unit");
+    let outcome = engine.tend(at(500));
+    assert!(outcome.error.is_none(), "{outcome:?}");
+    assert_eq!(outcome.repaired, ["Frontend(1)"]);
+    assert!((1..6).all(|vip| is_there(&engine, vip)));
+    assert_in_order(&engine);
+}
+
+#[test]
+fn a_way_back_without_resources_leads_to_a_full_comparison_the_second_time() {
+    let now = Instant::now();
+    let mut engine = started(&[(1, &[1], &[1]), (2, &[2], &[1])], now);
+    offer(&mut engine, &[(1, &[1], &[9])]);
+    engine.kernel_mut().in_use = vec![ToyKey::Host(9)];
+    fails(&mut engine, 1, Failing::Refused);
+    let outcome = engine.sync(now);
+    assert_eq!((outcome.error.is_some(), outcome.full), (true, false), "it may be free in a moment: {outcome:?}");
+    let outcome = engine.sync(now + 50 * MS);
+    assert_eq!((outcome.error.is_some(), outcome.full), (false, true), "what is in use is left: {outcome:?}");
+}
+
+#[test]
+fn what_was_made_of_a_refused_change_goes_again_also_without_a_base() {
+    let now = Instant::now();
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+    engine.offer(Delta { context: Some(Arc::new(context(1))), units: units(&[(1, &[1], &[1])]).collect() });
+    assert!(engine.sync(now).error.is_none());
+    offer(&mut engine, &[(1, &[1], &[2])]);
+    fails(&mut engine, 1, Failing::Refused);
+    assert_eq!(engine.sync(now).quarantined.len(), 1);
+    assert!(!engine.kernel().objects.contains_key(&ToyKey::Host(2)));
+}
+
+#[test]
+fn what_was_made_beside_an_earlier_runs_objects_of_the_unit_stays_with_them() {
+    let now = Instant::now();
+    let mut engine = restarted(&[(1, &[1], &[7])], now);
+    offer(&mut engine, &[(1, &[1, 2], &[7, 8])]);
+    // A pick chain, a host and the second frontend are made, the replacement of the first one is refused.
+    fails(&mut engine, 3, Failing::Refused);
+    assert_eq!(engine.sync(now).quarantined.len(), 1);
+    assert!(is_there(&engine, 1) && is_there(&engine, 2));
+    assert!(engine.kernel().objects.contains_key(&ToyKey::Host(8)));
+    assert_in_order(&engine);
+}
+
+#[test]
+fn what_nobody_wants_goes_at_once_if_a_refused_unit_has_nothing_of_an_earlier_run() {
+    let now = Instant::now();
+    let mut engine = restarted(&[(2, &[2], &[5])], now);
+    engine.kernel_mut().refused = vec![ToyKey::Frontend(1)];
+    offer(&mut engine, &[(1, &[1], &[7])]);
+    assert_eq!(engine.sync(now).quarantined.len(), 1);
+    assert!(!is_there(&engine, 2) && !engine.kernel().objects.contains_key(&ToyKey::Host(5)));
+}
+
+#[test]
+fn what_was_kept_for_a_refused_unit_goes_in_the_pass_that_repairs_it() {
+    let now = Instant::now();
+    let mut engine = restarted(&[(1, &[1], &[7]), (2, &[2], &[5])], now);
+    engine.kernel_mut().refused = vec![ToyKey::Frontend(1)];
+    offer(&mut engine, &[(1, &[1], &[8])]);
+    assert_eq!(engine.sync(now).quarantined.len(), 1);
+    let hosts = |engine: &ToyEngine| [5, 7, 8].map(|host| engine.kernel().objects.contains_key(&ToyKey::Host(host)));
+    assert_eq!(hosts(&engine), [true, true, false]);
+    engine.kernel_mut().refused.clear();
+    assert!(engine.repair(now + 1000 * MS).error.is_none());
+    assert_eq!(hosts(&engine), [false, false, true]);
+    assert_in_order(&engine);
+}
+
+#[test]
+fn a_foreign_object_of_a_refused_change_stays_if_the_unit_has_nothing_else_in_force() {
+    for (before, after, stays) in [(&[][..], &[9][..], true), (&[1], &[1, 9], false)] {
+        let now = Instant::now();
+        let mut engine = started(&[(1, before, &[1])], now);
+        engine.kernel_mut().refused = vec![ToyKey::Frontend(9)];
+        offer(&mut engine, &[(1, after, &[1])]);
+        assert_eq!(engine.sync(now).quarantined.len(), 1);
+        engine.kernel_mut().foreign(Toy::foreign(9));
+        engine.tend(now);
+        let outcome = engine.tend(now + 200 * MS);
+        assert_eq!((is_there(&engine, 9), outcome.repairs), (stays, usize::from(!stays)), "{after:?} after {before:?}");
+    }
+}
+
+#[test]
+fn what_a_unit_gives_up_goes_also_if_the_next_one_that_wants_it_is_refused() {
+    let now = Instant::now();
+    let mut engine = started(&[(1, &[1, 2], &[7])], now);
+    engine.kernel_mut().refused = vec![ToyKey::Frontend(3)];
+    offer(&mut engine, &[(1, &[1], &[7]), (2, &[2, 3], &[8])]);
+    let outcome = engine.repair(now);
+    assert_eq!((outcome.acked.len(), outcome.quarantined.len()), (1, 1), "{outcome:?}");
+    assert_eq!([1, 2, 3].map(|vip| is_there(&engine, vip)), [true, false, false]);
+    assert_in_order(&engine);
+}
+
+/// A frontend is made, then its unit can neither be completed nor taken back.
+#[test]
+fn what_a_unit_without_good_state_may_refer_to_stays_until_it_has_one() {
+    let now = Instant::now();
+    let mut engine = started(&[(1, &[1], &[1]), (2, &[2], &[1])], now);
+    // Host 2 and frontend 3 are made, and frontend 1 is deleted.
+    offer(&mut engine, &[(1, &[3], &[2])]);
+    fails(&mut engine, 3, Failing::Busy);
+    assert!(engine.sync(now).error.is_some());
+    // Frontend 1 is wanted again, and refused.
+    engine.kernel_mut().refused = vec![ToyKey::Frontend(1)];
+    offer(&mut engine, &[(1, &[1, 3], &[2])]);
+    assert_eq!(engine.sync(now + 50 * MS).quarantined.len(), 1);
+    assert_eq!([1, 3].map(|vip| is_there(&engine, vip)), [false, true]);
+    for endpoints in [&[2, 5][..], &[1]] {
+        offer(&mut engine, &[(2, &[2], endpoints)]);
+        let outcome = engine.sync(now + 60 * MS);
+        assert_eq!((outcome.error.is_none(), outcome.acked.len()), (true, 1), "{outcome:?}");
+    }
+    let hosts = |engine: &ToyEngine| [2, 5].map(|host| engine.kernel().objects.contains_key(&ToyKey::Host(host)));
+    assert_eq!(hosts(&engine), [true, true], "the one is needed, the other might be");
+    engine.kernel_mut().refused.clear();
+    assert!(engine.sync(now + 5000 * MS).error.is_none());
+    assert_eq!(hosts(&engine), [true, false]);
+    assert!((1..4).all(|vip| is_there(&engine, vip)));
+    assert_in_order(&engine);
+}

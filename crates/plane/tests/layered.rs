@@ -441,3 +441,16 @@ fn a_layer_refuses_a_batch_before_others_write() {
     assert_eq!(failure.applied, Applied::Nothing);
     assert!(locked(&commits).is_empty());
 }
+
+#[test]
+fn a_layer_that_asks_for_nothing_keeps_its_place_below_others() {
+    let (commits, [bottom, ..]) = (Arc::new(Mutex::new(Vec::new())), views());
+    let above = Ordered { rank: 1, commits: Arc::clone(&commits) };
+    let mut layered = Layered::new(vec![Box::new(bottom.clone()), Box::new(above)]);
+    locked(&bottom.faults).push_back(Fault::Busy);
+    let batch = Batch { create: vec![Toy::Base, Toy::Host(1)], ..Batch::default() };
+    assert_eq!(layered.commit(&batch).unwrap_err().applied, Applied::Nothing);
+    assert!(locked(&commits).is_empty(), "the lower one fails before the upper one writes");
+    layered.commit(&batch).unwrap();
+    assert_eq!(*locked(&commits), [[1, 1, 0, 0]]);
+}

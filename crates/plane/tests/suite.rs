@@ -10,6 +10,7 @@ mod contract;
 mod costs;
 mod engine;
 mod half_way;
+mod inspector;
 mod layered;
 mod toy;
 mod twins;

@@ -387,3 +387,33 @@ fn damage_that_a_failed_pass_came_upon_is_repaired() {
         }
     }
 }
+
+#[test]
+fn a_unit_that_is_tried_apart_from_the_base_alone_follows_it() {
+    let now = Instant::now();
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+    let mut delta = World::new().delta();
+    delta.units.retain(|id, _| *id == UnitId::Base || id.to_string().ends_with("service-3"));
+    engine.offer(delta);
+    engine.kernel_mut().refused = vec![ToyKey::Base];
+    assert!(engine.sync(now).acked.is_empty());
+    engine.kernel_mut().refused.clear();
+    engine.kernel_mut().faults.push_back(Fault::RefuseSilently(vec![ToyKey::Frontend(6)]));
+    let outcome = engine.sync(now + SECOND);
+    assert_eq!(
+        (outcome.acked.len(), outcome.quarantined.len()),
+        (1, 1),
+        "the base is there, the service refused: {outcome:?}"
+    );
+}
+
+#[test]
+fn services_go_on_over_an_earlier_runs_base_that_cannot_be_replaced() {
+    let now = Instant::now();
+    let mut engine = Engine::new(ToyCompile, MemoryKernel::default());
+    engine.kernel_mut().objects.insert(ToyKey::Base, Toy::OtherBase);
+    engine.kernel_mut().refused = vec![ToyKey::Base];
+    engine.offer(World::new().delta());
+    let outcome = engine.sync(now);
+    assert_eq!((outcome.acked.len(), outcome.quarantined.len()), (4, 1), "{outcome:?}");
+}

@@ -213,6 +213,18 @@ mod tests {
     }
 
     #[test]
+    fn a_candidate_that_was_due_a_pause_ago_is_not_postponed() {
+        let (start, pause) = (Instant::now(), 25 * MS);
+        for (millis, due) in [(224, None), (225, Some(Extent::Keys(vec![0])))] {
+            let mut candidates = DriftCandidates::new(pause);
+            candidates.touched(by_proxies(0), start);
+            let now = start + millis * MS;
+            candidates.touched(Drift { by_proxies: None, by_others: Some(Extent::Keys(vec![1, 2])) }, now);
+            assert_eq!(candidates.due(now), due, "due after 200 ms, the change after {millis} ms");
+        }
+    }
+
+    #[test]
     fn where_a_change_is_one_transaction_another_objects_change_postpones_nothing() {
         let (start, mut candidates) = (Instant::now(), DriftCandidates::new(Duration::ZERO));
         candidates.touched(by_others(1), start);

@@ -177,3 +177,18 @@ impl<C: Compile, K: Kernel<C::Object>> Engine<C, K> {
 pub(super) fn unknown() -> CommitError {
     CommitError::Drifted { object: "what a commit that failed half-way was about".to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diff::tests::Plain;
+
+    #[test]
+    fn with_more_than_ten_thousand_unknown_objects_everything_is_compared() {
+        for (objects, is_all) in [(9_999, false), (10_000, false), (10_001, true), (10_002, true)] {
+            let mut unverified = Unverified::default();
+            unverified.failed(&Batch { replace: (0..objects).map(Plain).collect(), ..Batch::default() });
+            assert_eq!(unverified.is_all(), is_all, "{objects} objects");
+        }
+    }
+}

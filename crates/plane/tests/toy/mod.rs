@@ -16,7 +16,7 @@ use ferry_plane::{Before, Compile, Object, Served, Unit};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Toy {
     Base,
-    /// what another program has put in its place
+    /// what another program has put in its place; it serves [`OTHER_VIP`]
     OtherBase,
     /// what stays at clean-up
     Guard,
@@ -30,6 +30,9 @@ pub(crate) enum Toy {
         slots: Vec<u8>,
     },
 }
+
+/// What [`Toy::OtherBase`] serves.
+pub(crate) const OTHER_VIP: u8 = 250;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum ToyKey {
@@ -112,7 +115,8 @@ impl Object for Toy {
     fn serves(&self) -> Option<Served> {
         match self {
             Self::Frontend { vip, .. } => Some(served(*vip)),
-            Self::Base | Self::OtherBase | Self::Guard | Self::Pick { .. } | Self::Host(_) => None,
+            Self::OtherBase => Some(served(OTHER_VIP)),
+            Self::Base | Self::Guard | Self::Pick { .. } | Self::Host(_) => None,
         }
     }
 }
