@@ -24,11 +24,11 @@ const LAYERS: &[(&str, &[&str])] = &[
 const PLANES: &str = "ferry-plane-*";
 
 /// The crate that modes with an nf_tables table share.
-pub(crate) const RULESET: &str = "ferry-ruleset";
+const RULESET: &str = "ferry-ruleset";
 
 /// Crates for tests and developers, which are never shipped and may use any other. `ferry-conformance`, which the tests of every
 /// mode share, uses the layers below the modes, and the tests of those use it, too: a cycle of tests only.
-const TOOLS: &[&str] = &["ferry-conformance", "ferry-lab", "ferry-bench", "ferry-deploy", "xtask"];
+const TOOLS: &[&str] = &["ferry-conformance", "ferry-lab", "ferry-bench", "ferry-deploy", "ferry-mutants", "xtask"];
 
 /// Additional permitted dependencies of tests.
 const FOR_TESTS: &[&str] = &["ferry-conformance", "ferry-deploy", "ferry-lab", "ferry-kernel"];

@@ -40,8 +40,9 @@ const USAGE: &str = "cargo xt COMMAND
   pictures               takes the documentation's pictures of the status page anew (root, Chromium)
   fuzz [--seconds 20] [TARGET ...]
                          each fuzz target for that long, two at a time
-  mutants [--crate CRATE] [--shard K/N] [--file GLOB]
-                         mutation testing: the share of mutants that tests kill, in the pure crates and the modes' pure files; takes hours
+  mutants [--crate CRATE] [--file GLOB]
+                         mutation testing: the share of mutants that tests kill, in the pure crates and the modes' pure files;
+                         minutes for each crate
   vm [--kernel KERNEL] [PROGRAM ...]
                          the tests that depend on the kernel, or a program, on Linux 6.1 and 6.12 in virtual machines (root)
   windows [--setup]      builds for Windows, and runs its tests under Wine

@@ -1,0 +1,35 @@
+//! Tries the mutants that don't compile beside others, such as those in constant functions: each in a build of its own.
+
+use crate::build::{Build, Standing};
+use crate::catalogue::Mutant;
+use crate::suite::Suite;
+use crate::switches::LineIndex;
+use crate::tree::Tree;
+use crate::trial::TrialEnds;
+use anyhow::Result;
+
+/// Tries the mutants. One that doesn't compile has no end.
+///
+/// # Errors
+/// If a file can't be written, or a test can't be started.
+pub(crate) fn run(tree: &Tree, mutants: &[Mutant], build: &Build<'_>, suite: &Suite) -> Result<TrialEnds> {
+    let mut ends = TrialEnds::new();
+    for mutant in mutants.iter().filter(|mutant| build.standing(mutant) == Standing::Alone) {
+        tree.write(&mutant.file, &mutated(&tree.source(&mutant.file)?, mutant))?;
+        if build.try_programs()?.is_some() {
+            let reaching = suite.reaching(mutant.number);
+            // What has no switch, a constant function for example, may be reached by any test.
+            let tests = if reaching.is_empty() { suite.all() } else { reaching.to_vec() };
+            ends.insert(mutant.number, suite.run(0, &tests)?);
+        }
+        build.restore(&mutant.file)?;
+    }
+    Ok(ends)
+}
+
+/// The source with a mutant's text in place of its own.
+pub(crate) fn mutated(source: &str, mutant: &Mutant) -> String {
+    let place = LineIndex::new(source).range(mutant);
+    let (before, after) = (source.get(..place.start).unwrap_or_default(), source.get(place.end..).unwrap_or_default());
+    format!("{before}{}{after}", mutant.replacement)
+}
