@@ -40,6 +40,9 @@ pub(crate) struct Build<'a> {
 #[derive(Debug)]
 pub(crate) struct TestProgram {
     pub(crate) executable: PathBuf,
+    package: String,
+    /// the argument of cargo that selects it
+    selection: String,
     /// the folder of its package
     pub(crate) folder: PathBuf,
     pub(crate) skipped: &'static [&'static str],
@@ -51,6 +54,13 @@ struct CargoMessage {
     message: Option<CompilerMessage>,
     executable: Option<PathBuf>,
     profile: Option<ArtifactProfile>,
+    target: Option<CargoTarget>,
+}
+
+#[derive(Debug, Deserialize)]
+struct CargoTarget {
+    kind: Vec<String>,
+    name: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -201,30 +211,46 @@ impl<'a> Build<'a> {
     /// # Errors
     /// If they don't compile.
     pub(crate) fn programs(&self) -> Result<Vec<TestProgram>> {
-        let built = self.try_programs()?;
-        built.with_context(|| format!("{}: the tests don't compile", self.tree.package))
-    }
-
-    /// The same; `None` if they don't compile.
-    pub(crate) fn try_programs(&self) -> Result<Option<Vec<TestProgram>>> {
         let mut programs = Vec::new();
-        for tests in scope::tests(&self.tree.package) {
-            let TestPrograms { package, selection, skipped } = tests;
-            let mut command = self.tree.cargo(&["test", "--no-run", "--package", &package]);
-            let output = command.args(selection).output().context("starting cargo")?;
-            if !output.status.success() {
-                return Ok(None);
-            }
+        for TestPrograms { package, selection, skipped } in scope::tests(&self.tree.package) {
+            let output = self.build_tests(&package, selection)?;
+            ensure!(output.status.success(), "{package}: the tests don't compile\n{}", texts(&errors(&output)));
             let folder = self.tree.folder.join(scope::folder(&package));
             let tests =
                 messages(&output).filter(|message| message.profile.as_ref().is_some_and(|profile| profile.test));
-            programs.extend(tests.filter_map(|message| message.executable).map(|executable| TestProgram {
-                executable,
-                folder: folder.clone(),
-                skipped,
-            }));
+            programs.extend(tests.filter_map(|message| Some((message.executable?, message.target?.selection()))).map(
+                |(executable, selection)| TestProgram {
+                    executable,
+                    package: package.clone(),
+                    selection,
+                    folder: folder.clone(),
+                    skipped,
+                },
+            ));
         }
-        Ok(Some(programs))
+        Ok(programs)
+    }
+
+    /// Builds one of the programs again, after a change of a file; false if it doesn't compile.
+    ///
+    /// # Errors
+    /// If cargo can't be started.
+    pub(crate) fn rebuild(&self, program: &TestProgram) -> Result<bool> {
+        Ok(self.build_tests(&program.package, &[&program.selection])?.status.success())
+    }
+
+    fn build_tests(&self, package: &str, selection: &[&str]) -> Result<Output> {
+        let mut command = self.tree.cargo(&["test", "--no-run", "--package", package]);
+        command.args(selection).output().context("starting cargo")
+    }
+}
+
+// === impl CargoTarget ===
+
+impl CargoTarget {
+    /// The argument of cargo that selects its tests.
+    fn selection(&self) -> String {
+        if self.kind.iter().any(|kind| kind == "test") { format!("--test={}", self.name) } else { "--lib".to_owned() }
     }
 }
 

@@ -88,7 +88,7 @@ impl Suite {
 
     /// The tests of a program, except those that are skipped.
     fn list(&self, program: usize) -> Result<Vec<TestCase>> {
-        let Some(TestProgram { executable, folder, skipped }) = self.programs.get(program) else {
+        let Some(TestProgram { executable, folder, skipped, .. }) = self.programs.get(program) else {
             return Ok(Vec::new());
         };
         let mut command = Command::new(executable);
@@ -129,6 +129,17 @@ impl Suite {
     /// The tests that reach a mutant, the shortest first.
     pub(crate) fn reaching(&self, mutant: u32) -> &[usize] {
         self.reached.get(&mutant).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The programs, in the order in which they were built.
+    pub(crate) fn programs(&self) -> &[TestProgram] {
+        &self.programs
+    }
+
+    /// Those of these tests that are in a program.
+    pub(crate) fn of_program(&self, program: usize, tests: &[usize]) -> Vec<usize> {
+        let is_in = |test: &usize| self.tests.get(*test).is_some_and(|test| test.program == program);
+        tests.iter().copied().filter(is_in).collect()
     }
 
     /// All tests, the shortest first.
