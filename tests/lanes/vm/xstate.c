@@ -3,10 +3,10 @@
  * The kernel for user mode sets the state of the floating-point unit (NT_X86_XSTATE) with a buffer of constant size,
  * 2,696 bytes (arch/x86/um/user-offsets.c). A host whose processor has more state than that, 11,008 bytes with AMX, accepts
  * only a buffer of its own size (xstateregs_set in arch/x86/kernel/fpu/regset.c) and answers EFAULT. Loaded before the C
- * library, this function adds the state that the buffer lacks, as the process has it.
+ * library, this function adds what the buffer lacks: zeros, since no process in the machine uses that state, and the header
+ * in the buffer says so.
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -25,12 +25,18 @@ long ptrace(enum __ptrace_request request, ...) {
   void *address = va_arg(arguments, void *);
   void *data = va_arg(arguments, void *);
   va_end(arguments);
-  static __thread char whole[LARGEST] __attribute__((aligned(64)));
+  static char whole[LARGEST] __attribute__((aligned(64)));
+  static size_t size;
   struct iovec state = {whole, sizeof whole};
   if (request == PTRACE_SETREGSET && (long)address == NT_X86_XSTATE) {
     struct iovec *part = data;
-    if (syscall(SYS_ptrace, PTRACE_GETREGSET, pid, address, &state) == 0 && part->iov_len < state.iov_len) {
+    if (size == 0 && syscall(SYS_ptrace, PTRACE_GETREGSET, pid, address, &state) == 0) {
+      size = state.iov_len;
+      memset(whole, 0, size);
+    }
+    if (part->iov_len < size) {
       memcpy(whole, part->iov_base, part->iov_len);
+      state.iov_len = size;
       data = &state;
     }
   }
