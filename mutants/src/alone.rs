@@ -25,7 +25,7 @@ pub(crate) fn run(tree: &Tree, mutants: &[Mutant], build: &Build<'_>, suite: &Su
 /// Builds and runs the tests of one program after another, until one fails; `None` if the mutant doesn't compile.
 fn end_of(mutant: &Mutant, build: &Build<'_>, suite: &Suite) -> Result<Option<TrialEnd>> {
     let reaching = suite.reaching(mutant.number);
-    // What has no switch, a constant function for example, may be reached by any test.
+    // A mutant without a switch, as in a constant function, may be reached by any test.
     let tests = if reaching.is_empty() { suite.all() } else { reaching.to_vec() };
     for (index, program) in suite.programs().iter().enumerate() {
         let tests = suite.of_program(index, &tests);

@@ -17,7 +17,7 @@ const NOT_CONSTANT: &str = "E0015";
 /// Errors of the borrow checker, which appear where a value is used, with the mutant that moved or borrowed it beside.
 const OF_BORROWS: &[&str] = &["E0382", "E0499", "E0502", "E0505"];
 
-/// How a mutant stands in the build.
+/// The place of a mutant in the build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// it has a switch
@@ -187,7 +187,7 @@ impl<'a> Build<'a> {
         Ok(())
     }
 
-    /// How a mutant stands.
+    /// The place of a mutant in the build.
     pub(crate) fn standing(&self, mutant: &Mutant) -> Standing {
         self.standings.get(&mutant.number).copied().unwrap_or(Standing::Alone)
     }

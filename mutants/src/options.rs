@@ -3,7 +3,7 @@
 use crate::scope;
 use anyhow::{Result, bail, ensure};
 
-/// What to try: everything without options.
+/// The selected mutants: all of them without options.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct MutantOptions {
     /// only this package

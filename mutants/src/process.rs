@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// What a process may use.
+/// The limits of a process's resources.
 #[derive(Debug)]
 pub(crate) struct ProcessLimits {
     /// processor time, rounded up to seconds

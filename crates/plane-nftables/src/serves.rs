@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(ElementKey::ClusterIp(vip).serves(), None);
     }
 
-    /// What the objects of a unit serve.
+    /// The frontends and addresses that the objects of a unit serve.
     fn served_by_unit(unit: &Unit) -> Vec<Served> {
         let mut objects = Vec::new();
         Nftables::new(Family::V4).compile(&states::context(Family::V4), unit, &mut objects);

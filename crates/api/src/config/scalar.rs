@@ -338,7 +338,7 @@ fn is_integer(text: &str) -> bool {
 
 /// `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`, and finite.
 fn is_decimal(text: &str) -> bool {
-    // What the parser takes besides are words such as `inf`: none of them is finite.
+    // The parser also accepts words such as `inf`: none of them is finite.
     text.parse::<f64>().is_ok_and(f64::is_finite)
 }
 

@@ -162,7 +162,7 @@ fn keys(names: &[IptablesChainName]) -> Extent<IptKey> {
     Extent::Keys(names.iter().copied().map(IptKey::SourceSet).collect())
 }
 
-/// What a replacement of a set asks of the kernel.
+/// The requests by which a set is replaced.
 fn calls_of_replacement(name: IptablesChainName) -> [String; 4] {
     let next = names::next_sources(name, PROCESS);
     [format!("destroy {next}"), format!("create {next}"), format!("swap {next} {name}"), format!("destroy {next}")]
@@ -205,7 +205,7 @@ fn a_set_that_was_to_be_deleted_is_replaced_and_stays() {
     assert_eq!(sets.read(&Extent::All).unwrap(), [set(A, &["192.0.2.0/24"])]);
 }
 
-/// How much may be in force after a failed write, and why it failed.
+/// The part that may be in force after a failed write, and the error.
 fn failure(sets: &mut SourceSets<MemoryIpsets>, batch: &Batch<IptObject>) -> (Applied, String) {
     let CommitFailure { error, applied } = sets.write(batch).unwrap_err();
     let which = match &error {

@@ -6,7 +6,7 @@ use crate::encode::tests::{V4, after, balancing, create, endpoint_chain, id, own
 use crate::encode::{CommitProgress, Script};
 use crate::mirror::Mirror;
 
-/// What the tool refused: lines that begin so, with its message.
+/// Lines that the tool refused, by their beginning, with its message.
 struct Refusal<'a> {
     lines: &'a [&'a str],
     text: &'a str,

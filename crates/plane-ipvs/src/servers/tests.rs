@@ -733,7 +733,7 @@ fn after_a_commit_only_servers_with_draining_endpoints_are_read_again() {
     assert_eq!(memory.state().used, cost * 3, "each before its change, and the first one after it");
 }
 
-/// What drains at a start has a grace period until the slices of its Service are known.
+/// A destination that drains at a start has a grace period until the slices of its Service are known.
 #[test]
 fn an_endpoint_that_drains_at_a_start_stays_while_it_is_listed() {
     for listed in [&[1][..], &[1, 2]] {

@@ -31,7 +31,7 @@ pub(crate) enum Toy {
     },
 }
 
-/// What [`Toy::OtherBase`] serves.
+/// The frontend that [`Toy::OtherBase`] serves.
 pub(crate) const OTHER_VIP: u8 = 250;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
