@@ -34,7 +34,9 @@ impl Tree {
         let output = command.stderr(Stdio::inherit()).output().context("starting git")?;
         ensure!(output.status.success(), "git ls-files: {}", output.status);
         let names = String::from_utf8(output.stdout).context("reading the names of files")?;
-        let names: BTreeSet<&str> = names.split('\0').filter(|name| !name.is_empty()).collect();
+        // The copy is below the workspace, whose settings of cargo hold for it, too: twice the same flags would be others.
+        let is_copied = |name: &&str| !name.is_empty() && !name.starts_with(".cargo/");
+        let names: BTreeSet<&str> = names.split('\0').filter(is_copied).collect();
         let source = format!("{}/", scope::source(package));
         for name in &names {
             match fs::read(root.join(name)) {
@@ -122,9 +124,11 @@ mod tests {
         write("crates/a/tests/old.rs", "");
         write("ignored/c.rs", "");
         write(".gitignore", "/ignored\n");
+        write(".cargo/config.toml", "");
         git(&root, &["init", "--quiet"]);
         Tree::new(&root, &copy, "ferry-a").unwrap();
-        assert!(copy.join("crates/a/tests/old.rs").exists() && !copy.join("ignored").exists());
+        assert!(copy.join("crates/a/tests/old.rs").exists());
+        assert!(!copy.join("ignored").exists() && !copy.join(".cargo").exists());
         fs::remove_file(root.join("crates/a/tests/old.rs")).unwrap();
         write("crates/a/tests/new.rs", "");
         let tree = Tree::new(&root, &copy, "ferry-a").unwrap();
