@@ -16,7 +16,7 @@ pub fn retire_sets(family: Family) -> io::Result<Destroyed> {
     sets::retire(&NamespaceIpsets, family, &mut std::thread::sleep)
 }
 
-/// Those of the calling thread's namespace.
+/// The ipsets of the calling thread's network namespace.
 #[derive(Debug)]
 pub(super) struct NamespaceIpsets;
 

@@ -26,7 +26,7 @@ pub fn retire_of_userspace(family: Family) -> io::Result<usize> {
     of_others::retire_of_userspace(&mut NamespaceTables { family, tool: None })
 }
 
-/// Those of the calling thread's namespace.
+/// The tables of one family in the calling thread's network namespace.
 #[derive(Debug)]
 struct NamespaceTables {
     family: Family,
