@@ -116,7 +116,7 @@ impl Suite {
         let mut command = self.command(&[test]);
         let end = process::run(command.env("FERRY_MUTANTS_REACHED", file), &long)?;
         let name = self.tests.get(test).map_or("", |test| &test.name);
-        ensure!(end == ProcessEnd::Success, "{name} fails without any mutant");
+        ensure!(end == ProcessEnd::Success, "{name} fails without any mutant, or can't record in {}", file.display());
         let duration = begin.elapsed();
         let text = match fs::read_to_string(file) {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),

@@ -2,8 +2,10 @@
 //!
 //! It is no module of this program: [`crate::tree`] copies its text.
 
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// Number of the mutant that is on; 0: none.
@@ -16,7 +18,7 @@ const UNREAD: u32 = u32::MAX;
 
 static ON: AtomicU32 = AtomicU32::new(UNREAD);
 static RECORDS: AtomicBool = AtomicBool::new(false);
-static RECORDED: [AtomicBool; 8192] = [const { AtomicBool::new(false) }; 8192];
+static RECORDED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// True if this mutant is on.
 #[inline]
@@ -42,8 +44,7 @@ fn read() -> u32 {
 /// Writes the number the first time. Ends the process if it can't: a test that seems to reach nothing would be left out.
 #[cold]
 fn record(mutant: u32) {
-    let Some(recorded) = RECORDED.get(mutant as usize) else { std::process::abort() };
-    if recorded.swap(true, Relaxed) {
+    if !RECORDED.lock().is_ok_and(|mut recorded| recorded.insert(mutant)) {
         return;
     }
     let file = std::env::var_os(REACHED).and_then(|file| OpenOptions::new().append(true).create(true).open(file).ok());
